@@ -42,6 +42,11 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--samples` | an integer from 0 | how many segments to replay | 3 |
 | `--all` | yes or no | replay all of them; not together with `--samples` | no |
 | `--seed` | 1 to 64 bytes | the randomness of the draw | 32 bytes, drawn after reading the claim |
+| `--beacon` | a round: `drand:1000` | draw by it; not together with `--seed` | none |
+| `--beacon-file` | a file | the bytes of that round; always with `--beacon` | none |
+| `--token` | a file | a time stamp of the claim; with `--authority` | its time is not known |
+| `--authority` | a file | root certificates that the auditor trusts; with `--token` | none |
+| `--chain` | a file | a chain that is neither quicknet nor default | none |
 | `--claim` | 32 bytes, or a file | the *pin*: a claim kept from before the draw | none |
 | `--solver` | 32 bytes | the key that must have signed | any key |
 | `--task-id` | 32 bytes | the task that was agreed on, in full | any, as far as it is claimed |
@@ -50,7 +55,9 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--hiding` | a file | keys that the solver disclosed, with `--srs` | `hiding.key`, where it is |
 
 The pin is the digest of a claim or the file of a signed claim, which the auditor has held since
-before the randomness of the draw existed.
+before the randomness of the draw existed. `--beacon-file`, `--token` (the response of a
+time-stamping authority, RFC 3161), `--authority` and `--chain` have a meaning with `--beacon`
+alone.
 
 A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. It
 is not of this form where no folder is at RUN, or one with nothing, not even a link, under any of
@@ -61,7 +68,28 @@ reached by links. Nor is it where `--hiding` is given without `--srs`. What a fi
 `--srs` or `--hiding` has in it is no matter of usage, but of the checks. Bad usage, too, is a file
 for `--claim` that is not the canonical encoding of a `signed-claim`, or whose signature does not
 hold (section 4c). So is one of the run's own: with all links followed, also those of RUN and of its
-`claim.cbor`, it lies below RUN, at any depth, or it is the very file that `claim.cbor` is.
+`claim.cbor`, it lies below RUN, at any depth, or it is the very file that `claim.cbor` is. The same
+holds of the files for `--token` and `--authority`, with `claim.tsr` in the place of `claim.cbor`:
+the solver may have had many claims stamped, or be the authority.
+
+**A beacon** ([format.md](format.md), "Draws by a beacon") takes the place of the seed: the
+randomness is that of the round, 32 bytes. Each of these is bad usage, and nothing of it convicts
+anybody:
+
+1. The files are not as that section says, or the round in the file is not the one that
+   `--beacon` names.
+2. The rule's chain is neither known nor the one of `--chain`, or its key has not signed this round.
+3. With a token: none of the root certificates is one of the rule's `authorities`, the token does
+   not hold for the digest of this claim, or the round is not the one that the rule gives.
+
+The rule and the claim are those of the run. So 2 and 3 are looked at after the structure, before
+anything is drawn or replayed, also where no segment is asked for; and where there is no valid claim
+or the task is not known (the checks `claim` and `task`), they are not looked at, and nothing is
+drawn, since nothing can be replayed.
+
+A draw by a beacon is *predictable* where there is no token, whether or not a claim is pinned. With
+a token it is *chosen* where no claim is pinned: a token shows that a claim existed before the
+round, not that it was the only one.
 
 ## Verdicts
 
@@ -78,8 +106,10 @@ The verdict follows from all checks:
 
 1. *fraud* ({fraud}) if a check failed with the fault `solver`;
 2. else *inconclusive* ({inconclusive}) if a check did not pass, be it failed or not done;
-3. else *conditional* ({conditional}) if an assumption is not accepted: the segments were drawn
-   with randomness that was handed in, and no claim was pinned (`predictable-sample`);
+3. else *conditional* ({conditional}) if an assumption is not accepted. Of segments that were drawn
+   there is `predictable-sample` where a seed was handed in and no claim was pinned, or the draw is
+   by a beacon and predictable; `chosen-claim` where it is by a beacon and chosen. Both are about
+   a draw: where all segments are replayed, nothing was drawn. No argument accepts them;
 4. else *verified* ({verified}).
 
 In brackets stands the exit code. The check that a verdict *rests on* is the first that failed

@@ -16,10 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from blake3 import blake3
 from cddl_verifier import Validator
 
+import vtrain.attest.attested
 import vtrain.commit.hiding
 import vtrain.dispute.game
 import vtrain.dispute.state
@@ -29,6 +31,12 @@ import vtrain.spec.domains
 from tests.audit.runs import KEY, make_smallest_task
 from tests.prove.toy import K, make_circuit
 from vtrain import _core
+from vtrain.attest.attested import (
+    compute_attestation_digest,
+    compute_batch_digest,
+    compute_weights_digest,
+    describe_array,
+)
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import public_key
 from vtrain.dispute.game import compute_move_digest
@@ -60,8 +68,18 @@ from vtrain.report.json import report_to_dict
 from vtrain.train.layout import decode_manifest
 from vtrain.train.runner import train
 from vtrain.wire import cbor, structs
+from vtrain.wire.attested import (
+    Attestation,
+    AttestedFile,
+    AttestedStep,
+    Listing,
+    SignedAttestation,
+    decode_attestation,
+    decode_listing,
+    decode_step,
+)
 from vtrain.wire.batches import BatchOrder, SignedBatches, decode_batches, encode_batches
-from vtrain.wire.bundle import ProofBundle, Statement, decode_bundle, encode_bundle
+from vtrain.wire.bundle import BundleHeader, ProofBundle, decode_bundle, encode_bundle
 from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.dispute import (
     Bond,
@@ -118,10 +136,10 @@ from vtrain.wire.task import (
 )
 from vtrain.wire.tiles import (
     SignedTraceClaim,
-    StepTrace,
     TileAnswer,
     TileOpening,
     TileProof,
+    TileTrace,
     TraceClaim,
     decode_signed_trace_claim,
     decode_tile_answer,
@@ -216,11 +234,11 @@ def make_samples() -> Iterator[Sample]:
     yield Sample("signed-batches", encode_batches(batches), decode_batches, batch_words)
     windowed = replace(batches, order=replace(order, windows=Windows("u16", 300, 8, 3, 1)))
     yield Sample("signed-batches", encode_batches(windowed), decode_batches, batch_words)
-    statement = Statement(
+    statement = BundleHeader(
         *("step", D, D, D, 2, "step", 0, "step", D, D, D, True, 17, "23.0.5", {"rate": (1, -2)})
     )
     yield Sample("bundle", encode_bundle(ProofBundle(statement, POINT)), decode_bundle)
-    traces = SignedTraceClaim(TraceClaim(D, b"r", (StepTrace(4, D, 9),)), SIGNATURE)
+    traces = SignedTraceClaim(TraceClaim(D, b"r", (TileTrace(4, D, 9),)), SIGNATURE)
     yield Sample("signed-trace-claim", structs.encode(traces), decode_signed_trace_claim)
     values = TensorTraces(D, (TensorTrace(4, 9, D), TensorTrace(8, 9, D)))
     rising = ("do not rise",)
@@ -232,6 +250,19 @@ def make_samples() -> Iterator[Sample]:
     )
     answer = TileAnswer((TileProof(4, 1, (TileOpening(3, POINT, (D,)),), b"p"),))
     yield Sample("tile-answer", structs.encode(answer), decode_tile_answer)
+
+
+def make_attested_samples() -> Iterator[Sample]:
+    attestation = Attestation(D, public_key(KEY), D, D, D, 6, D)
+    signed_run = structs.encode(SignedAttestation(attestation, SIGNATURE))
+    yield Sample("signed-attestation", signed_run, decode_attestation)
+    for listed in (b"", D):
+        step = structs.encode(AttestedStep(3, D, listed))
+        yield Sample("attested-record", step, decode_step)
+    files = (AttestedFile("a/b", 5, D), AttestedFile("c", 0, D))
+    listing_words = ("does not come after", "is no path below")
+    listing = structs.encode(Listing(files))
+    yield Sample("attested-listing", listing, decode_listing, listing_words)
 
 
 def make_dispute_samples() -> Iterator[Sample]:
@@ -333,7 +364,7 @@ def decode_statement(data: bytes) -> None:
             raise EncodingError(error.message, where=error.where) from error
 
 
-SAMPLES = [*make_samples(), *make_dispute_samples()]
+SAMPLES = [*make_samples(), *make_attested_samples(), *make_dispute_samples()]
 IDS = [f"{sample.rule}-{index}" for index, sample in enumerate(SAMPLES)]
 
 
@@ -538,6 +569,38 @@ def test_a_state_leaf() -> None:
         assert why("state-leaf", encode_state_leaf(leaf)) == ""
 
 
+def test_a_listing_has_as_many_files_as_the_grammar_says() -> None:
+    found = re.search(r"\[\*(\d+) attested-file\]", GRAMMAR.read_text())
+    assert found is not None
+    for more, allowed in ((0, True), (1, False)):
+        files: list[cbor.Value] = [
+            {"name": f"{i:06}", "size": i, "digest": D} for i in range(int(found[1]) + more)
+        ]
+        encoded = cbor.encode({"files": files})
+        assert takes("attested-listing", encoded) == allowed
+        if allowed:
+            assert len(decode_listing(encoded).files) == len(files)
+            continue
+        with pytest.raises(EncodingError):
+            decode_listing(encoded)
+
+
+def test_what_a_model_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def catch(domain: str, data: bytes) -> bytes:
+        hashed.append(data)
+        return D
+
+    monkeypatch.setattr(vtrain.attest.attested, "compute_domain_hash", catch)
+    tensors = {name: describe_array(np.zeros((2, 3), np.int64)) for name in ("x", "labels")}
+    compute_batch_digest([tensors, tensors])
+    compute_weights_digest(tensors)
+    compute_attestation_digest(Attestation(D, D, D, D, D, 6, D))
+    rules = ("attested-batch", "attested-tensors", "attestation")
+    assert [why(rule, data) for rule, data in zip(rules, hashed, strict=True)] == [""] * 3
+
+
 def test_a_draw() -> None:
     cases = json.loads((VECTORS / "plan.json").read_text())["cases"]
     for case in cases:
@@ -716,7 +779,7 @@ def test_every_rule_of_the_grammar_is_used() -> None:
         *("state-leaf", "draw-material", "circuit-material", "manifest", "vector-material"),
         *("hiding-material", "hiding-place", "hiding-trace-material", "hiding-column-material"),
         *("report", "group-material", "dispute-material", "side-material", "fact-material"),
-        "move-material",
+        *("move-material", "attested-batch"),
     }
     for rule in rules:
         used = re.findall(rf"(?<![\w-]){rule}(?![\w-]|:)", text)

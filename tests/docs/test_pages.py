@@ -7,6 +7,7 @@ import importlib.util
 import math
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -29,7 +30,7 @@ def load_script(page: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("page", ["cli", "benchmarks", "operators", "auditing"])
+@pytest.mark.parametrize("page", ["cli", "benchmarks", "operators", "auditing", "reports"])
 def test_written_page_is_up_to_date(page: str) -> None:
     module = load_script(page)
     assert (ROOT / "docs" / f"{page}.md").read_text() == module.render(), f"run make_{page}.py"
@@ -67,9 +68,24 @@ def test_the_picture_has_every_figure_where_its_logarithm_lies() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+        if "://" in target:
+            continue
+        there = page.parent / target if target else page
+        assert there.exists(), f"{page.name} links to {target}"
+        if anchor and there.suffix == ".md":
+            assert anchor in find_anchors(there), f"{page.name} links to {target}#{anchor}"
+
+
+def find_anchors(page: Path) -> set[str]:
+    """Those of a page's headings, as GitHub makes them: of two that are one the later has -1."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    found: Counter[str] = Counter()
+    for heading in re.findall(r"(?m)^#{1,6} +(.+?) *$", text):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found[re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")] += 1
+    more = {f"{name}-{i}" for name, count in found.items() for i in range(1, count)}
+    return {*found, *more}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

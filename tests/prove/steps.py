@@ -30,7 +30,7 @@ from vtrain.prove.verifier import commit_columns, draw_challenge
 from vtrain.train.runner import train
 from vtrain.train.signed import read_hiding_of
 from vtrain.train.task import CompiledTask
-from vtrain.wire.bundle import ProofBundle, Statement, encode_bundle
+from vtrain.wire.bundle import BundleHeader, ProofBundle, encode_bundle
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import ProofSpec
@@ -140,7 +140,7 @@ def make_bundle(
     return ProofBundle(describe(signed, setup, ready, step), prefix + bytes(128))
 
 
-def describe(run: SignedRun, setup: ProofSetup, ready: ReadyCircuit, step: int) -> Statement:
+def describe(run: SignedRun, setup: ProofSetup, ready: ReadyCircuit, step: int) -> BundleHeader:
     """What a proof of ``step`` by this circuit says it is of."""
     return describe_step(run, setup, step, ready.name, ready.pinned.digest, ready.keys.vk_digest)
 

@@ -11,14 +11,14 @@ from vtrain.errors import EncodingError
 from vtrain.wire import cbor
 from vtrain.wire.bundle import (
     MAX_PROOF,
+    BundleHeader,
     ProofBundle,
-    Statement,
     decode_bundle,
     encode_bundle,
     find_difference,
 )
 
-STATEMENT = Statement(
+STATEMENT = BundleHeader(
     kind="step",
     task_id=b"\1" * 32,
     run_id=b"\2" * 32,
@@ -60,7 +60,7 @@ def test_survives_both_ways() -> None:
     assert find_difference(STATEMENT, STATEMENT) is None
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(Statement)])
+@pytest.mark.parametrize("name", [item.name for item in fields(BundleHeader)])
 def test_every_field_is_compared(name: str) -> None:
     other = replace(STATEMENT, **{name: OTHER[name]})
     read = decode_bundle(encode_bundle(ProofBundle(other, BUNDLE.proof)))

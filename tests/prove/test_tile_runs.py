@@ -62,7 +62,7 @@ from vtrain.wire import structs
 from vtrain.wire.proof import CircuitPin, decode_kzg_record, encode_kzg_record
 from vtrain.wire.report import Report
 from vtrain.wire.task import TaskSpec
-from vtrain.wire.tiles import SignedTraceClaim, StepTrace, TileProof
+from vtrain.wire.tiles import SignedTraceClaim, TileProof, TileTrace
 
 K = 15
 """The least at which a column holds a tile."""
@@ -430,7 +430,7 @@ def sign(run: Path, key: Any = KEY, **changes: Any) -> None:
     traces_path(run).write_bytes(structs.encode(SignedTraceClaim(said, signature)))
 
 
-def _other_steps(found: tuple[StepTrace, ...]) -> tuple[StepTrace, ...]:
+def _other_steps(found: tuple[TileTrace, ...]) -> tuple[TileTrace, ...]:
     taken = {trace.step for trace in found}
     left = next(step for step in range(1, STEPS + 1) if step not in taken)
     return (replace(found[0], step=left), *found[1:])
@@ -449,7 +449,7 @@ def _other_steps(found: tuple[StepTrace, ...]) -> tuple[StepTrace, ...]:
 def test_a_solver_does_not_choose_the_traces(
     public: Path,
     srs: Path,
-    alter: Callable[[tuple[StepTrace, ...]], tuple[StepTrace, ...]],
+    alter: Callable[[tuple[TileTrace, ...]], tuple[TileTrace, ...]],
     detail: str,
 ) -> None:
     sign(public, traces=alter(read_traces(public).trace_claim.traces))

@@ -50,10 +50,10 @@ from vtrain.wire.claim import Claim, SignedClaim
 from vtrain.wire.proof import KzgRecord
 from vtrain.wire.tiles import (
     SignedTraceClaim,
-    StepTrace,
     TileAnswer,
     TileOpening,
     TileProof,
+    TileTrace,
     TraceClaim,
     decode_signed_trace_claim,
     decode_tile_answer,
@@ -303,7 +303,7 @@ def test_a_tree_with_other_leaves_than_there_are_tiles_is_refused(small: Case) -
     leaves = [small.commitments.open(i).commitment for i in range(tiling.leaf_count)]
     for leaf in (*leaves, bytes(64)):
         tree.append(leaf)
-    signed = small.sign(traces=(StepTrace(3, tree.root(tree.size), tree.size),))
+    signed = small.sign(traces=(TileTrace(3, tree.root(tree.size), tree.size),))
     proofs = []
     for _, number in draw_statements(SECOND, signed.trace_claim, tiling, 6):
         opened = tuple(
@@ -322,7 +322,7 @@ def test_what_is_no_point_is_refused_not_raised(garbage: bytes, small: Case) -> 
     tree = MerkleTree(TILES)
     for _ in range(tiling.leaf_count):
         tree.append(garbage)
-    signed = small.sign(traces=(StepTrace(3, tree.root(tree.size), tree.size),))
+    signed = small.sign(traces=(TileTrace(3, tree.root(tree.size), tree.size),))
     drawn = draw_statements(SECOND, signed.trace_claim, tiling, 6)
     proofs = []
     for _, number in drawn:
@@ -344,7 +344,7 @@ def test_what_is_no_point_is_not_added_up(garbage: bytes, small: Case) -> None:
     tree = MerkleTree(TILES)
     for _ in range(tiling.leaf_count):
         tree.append(garbage)
-    signed = small.sign(traces=(StepTrace(3, tree.root(tree.size), tree.size),))
+    signed = small.sign(traces=(TileTrace(3, tree.root(tree.size), tree.size),))
 
     def adds_up(number: int) -> bool:
         parts = tiling.statement(number, facts).given.values()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import attested_cases  # type: ignore[import-not-found]  # beside this file
 import ed25519_rule  # type: ignore[import-not-found]  # beside this file
 import kzg_rule  # type: ignore[import-not-found]  # beside this file
 from blake3 import blake3
@@ -862,6 +863,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "plan.json": make_plan,
     "algebraic.json": make_algebraic,
     "pieces.json": make_pieces,
+    "attested.json": attested_cases.make,
 }
 
 

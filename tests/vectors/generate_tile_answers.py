@@ -52,10 +52,10 @@ from vtrain.wire.graph import encode_graph
 from vtrain.wire.proof import KzgRecord, encode_kzg_record
 from vtrain.wire.tiles import (
     SignedTraceClaim,
-    StepTrace,
     TileAnswer,
     TileOpening,
     TileProof,
+    TileTrace,
     TraceClaim,
 )
 
@@ -317,7 +317,7 @@ def _list_trees(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | 
 
     def claim(root: bytes) -> tuple[TraceClaim, set[int]]:
         """A trace claim, and the leaves that the statements then drawn are about."""
-        said = replace(solver.said, traces=(StepTrace(facts.step, root, leaves),))
+        said = replace(solver.said, traces=(TileTrace(facts.step, root, leaves),))
         drawn = draw_statements(honest.second, said, tiling, len(DRAWN))
         statements = [tiling.statement(number, facts) for _, number in drawn]
         return said, {leaf for item in statements for leaf in find_leaves(tiling, item)}
@@ -363,7 +363,7 @@ def _list_garbage(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int 
         tree = make_tree([garbage] * tiling.leaf_count)
         root = tree.root(tree.size)
         said = replace(
-            solver.said, traces=(StepTrace(solver.contents.facts.step, root, tree.size),)
+            solver.said, traces=(TileTrace(solver.contents.facts.step, root, tree.size),)
         )
         proofs = []
         for proof in solver.answer(said, honest.second):

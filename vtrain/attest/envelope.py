@@ -105,7 +105,7 @@ def make_statement(name: str, digests: dict[str, str], kind: str, predicate: obj
 
 
 @dataclass(frozen=True)
-class Statement:
+class InTotoStatement:
     """A statement about one subject."""
 
     name: str
@@ -114,12 +114,12 @@ class Statement:
     predicate: Any
 
 
-def read_statement(payload: bytes, where: str = "payload") -> Statement:
+def read_statement(payload: bytes, where: str = "payload") -> InTotoStatement:
     """Inverse of :func:`make_statement`; EncodingError for what is no statement of one subject."""
     value = decode_json(payload, where)
     try:
         ((subject,), kind, predicate) = value["subject"], value["predicateType"], value["predicate"]
-        found = Statement(subject["name"], dict(subject["digest"]), kind, predicate)
+        found = InTotoStatement(subject["name"], dict(subject["digest"]), kind, predicate)
     except (KeyError, TypeError, ValueError):
         raise EncodingError("is no in-toto statement of one subject", where=where) from None
     if make_statement(found.name, found.digests, found.kind, found.predicate) != payload:

@@ -65,7 +65,11 @@ def make_attested_pin(run: Path, value: bytes | str | Path) -> bytes:
             value = bytes.fromhex(value)
     if isinstance(value, bytes):
         if len(value) != 32:
-            raise RunError("needs 32 bytes", where="claim")
+            raise RunError(
+                f"needs 32 bytes, has {len(value)}: give all of the digest of the attestation, or "
+                "the file of a kept copy",
+                where="claim",
+            )
         return value
     path = Path(value)
     refuse_own_file(run, AttestedPaths(run).attestation, path, "it pins nothing")
@@ -92,7 +96,11 @@ def verify_attested(
     """
     paths = AttestedPaths(run)
     if not paths.is_there():
-        raise RunError("holds no attested run", where=str(run))
+        raise RunError(
+            "holds no attested run: name the folder that the callback wrote, with attestation.cbor "
+            "and log.bin (docs/attested.md)",
+            where=str(run),
+        )
     ledger = Ledger(run)
     signed = ledger.attempt(
         "attestation", paths.attestation.name, lambda: _check_signed(paths, solver, claim)
@@ -205,7 +213,8 @@ def _check_all(
     known = [step for step in steps or [] if step.checkpoint]
     there, unlisted = 0, list[str]()
     for step in known:
-        data, place = paths.read_listing(step.step), paths.listing(step.step).name
+        data = paths.read_listing(step.step)
+        place = f"checkpoints/{paths.listing(step.step).name}"
         if blake3(data).digest() != step.checkpoint:
             raise FindingError("is not the listing that was signed for", place)
         try:
@@ -236,7 +245,7 @@ def _find_unlisted(folder: Path, listing: Listing) -> list[str]:
 
 def _check_files(folder: Path, listing: Listing) -> None:
     for file in listing.files:
-        place = f"{folder.name}/{file.name}"
+        place = f"checkpoints: {folder.name}/{file.name}"
         path = folder / file.name
         try:
             entry = read_entry(path, LIMITS.samples_bytes, root=folder)

@@ -68,7 +68,10 @@ def _check_randomness(value: object) -> None:
     if not isinstance(value, bytes):
         raise RunError("is not bytes (of hex text: bytes.fromhex)", where="seed")
     if not 1 <= len(value) <= MAX_RANDOMNESS_BYTES:
-        raise RunError(f"needs 1 to {MAX_RANDOMNESS_BYTES} bytes, has {len(value)}", where="seed")
+        raise RunError(
+            f"needs 1 to {MAX_RANDOMNESS_BYTES} bytes, has {len(value)}: hash what is longer",
+            where="seed",
+        )
 
 
 def draw(
@@ -82,7 +85,11 @@ def draw(
     """
     _check_randomness(randomness)
     if len(digest) != DIGEST_BYTES:
-        raise RunError(f"needs {DIGEST_BYTES} bytes, has {len(digest)}", where="claim's digest")
+        raise RunError(
+            f"needs {DIGEST_BYTES} bytes, has {len(digest)}: give all of it, as `vtrain claim` "
+            "shows it",
+            where="claim's digest",
+        )
     if not 0 <= population <= 2**48 or count < 0:
         raise RunError(f"cannot draw {count} of {population}", where="sampling plan")
     seed = cbor.encode(

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from vtrain import _core
 from vtrain.audit.plan import draw
-from vtrain.audit.traces import CHUNK, Array, PartStore, TraceChecker, Walk, WrongValue
+from vtrain.audit.traces import Array, PartStore, TraceChecker, Walk, WrongValue
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.errors import (
     NotProducedError,
@@ -41,6 +41,7 @@ from vtrain.ops.linear import compute_matmul
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Node, StepGraph, TensorType, encode_node
+from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.report import SampledNode, SampledRows
 from vtrain.wire.task import Windows
 from vtrain.wire.traces import TensorTrace
@@ -145,8 +146,8 @@ def plan_rows(graph: StepGraph, samples: Samples, rows: int, above: int) -> RowP
 def _cut(node: Node, rows: int) -> NodePlan:
     kind = node.outputs[0]
     width = kind.byte_length // kind.size
-    unit, length = "chunk", CHUNK // width
-    if node.op in PRODUCTS and CHUNK <= kind.shape[-1] * width <= LONGEST_ROW:
+    unit, length = "chunk", CHUNK_LENGTH // width
+    if node.op in PRODUCTS and CHUNK_LENGTH <= kind.shape[-1] * width <= LONGEST_ROW:
         unit, length = "row", kind.shape[-1]
     units = -(-kind.size // length)
     return NodePlan(unit, length, units, min(rows, units))
@@ -190,7 +191,7 @@ def _count_read(
         counted = [len(chunks_found) for chunks_found in found]
     for kind, count in zip(kinds, counted, strict=True):
         if kind.byte_length > above:
-            read += count * CHUNK
+            read += count * CHUNK_LENGTH
     return read
 
 
@@ -273,7 +274,7 @@ class _Chunks:
     """Chunks of a tensor that some elements lie in."""
 
     def __init__(self, kind: TensorType) -> None:
-        self._per = CHUNK // (kind.byte_length // kind.size)
+        self._per = CHUNK_LENGTH // (kind.byte_length // kind.size)
         self._marks = np.zeros(-(-kind.size // self._per), bool)
 
     def add(self, spans: Iterable[tuple[int, int]]) -> None:
@@ -312,7 +313,7 @@ class _Part:
     @classmethod
     def make_empty(cls, kind: TensorType) -> _Part:
         """A tensor of which nothing is here; ResourcesError."""
-        chunks = -(-kind.byte_length // CHUNK)
+        chunks = -(-kind.byte_length // CHUNK_LENGTH)
         try:
             value = np.zeros(kind.shape, NUMPY_DTYPES[kind.dtype])
             return cls(value, np.zeros(chunks, np.uint8))
@@ -345,7 +346,7 @@ class _PartReader(law.ArrayReader):
     def read(self, input: int, index: int) -> int:
         value = super().read(input, index)
         part = self._parts[input]
-        chunk = index * part.value.itemsize // CHUNK
+        chunk = index * part.value.itemsize // CHUNK_LENGTH
         if len(part.there) and not part.there[chunk]:
             self.missing[input].add(chunk)
         return value
@@ -630,7 +631,7 @@ class _RowWalk(Walk):
             for start, data in self._rows.store.read_parts(digest, kind, wanted):
                 first, stop = start // width, (start + len(data)) // width
                 flat[first:stop] = np.frombuffer(data, flat.dtype)
-                part.there[start // CHUNK : -(-(start + len(data)) // CHUNK)] = 1
+                part.there[start // CHUNK_LENGTH : -(-(start + len(data)) // CHUNK_LENGTH)] = 1
                 self._check_range(node, flat[first:stop], first, stop, flat)
         except NotProducedError as error:
             raise self._owe(node, error) from None

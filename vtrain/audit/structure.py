@@ -185,7 +185,10 @@ def check_structure(
     """
     check_threads(threads)
     if data is not None and not data.is_file():
-        raise RunError("is no file", where=str(data))
+        raise RunError(
+            "is no file: name the sample table, as data/samples.bin of the run was made",
+            where=str(data),
+        )
     if limits is None:
         limits = limits_here()
     paths = RunPaths(run)

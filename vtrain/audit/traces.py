@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,15 +31,12 @@ from vtrain.ops.base import attr_int
 from vtrain.spec.algebraic import find_wrong_row
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Node, StepGraph, TensorType
-from vtrain.wire.opening import StateLeaf
+from vtrain.wire.opening import CHUNK_LENGTH, StateLeaf
 from vtrain.wire.traces import SignedTensorTraces, TensorTrace
 
 Array = npt.NDArray[Any]
 State = Mapping[str, Array]
 Vectors = Sequence[npt.NDArray[np.uint64]]
-
-CHUNK: Final = 1024
-"""Bytes of a chunk of a tensor, as disputes and openings have them."""
 
 
 class Store(Protocol):
@@ -178,7 +175,7 @@ class WrongValue:
         if self.element is None:
             return None
         kind = self.node.outputs[0]
-        return self.element * (kind.byte_length // kind.size) // CHUNK
+        return self.element * (kind.byte_length // kind.size) // CHUNK_LENGTH
 
     @property
     def fault(self) -> Literal["solver", "task"]:

@@ -128,9 +128,8 @@ def verify(
         raise RunError("says how many segments to replay: name no number", where="probability")
     check_arguments(run, samples, seed, beacon, pin, solver, task_id, published)
     check_threads(threads)
-    if srs is not None and (open_key is None or not srs.is_file()):
-        reason = "is no file" if open_key else "needs open_key"
-        raise RunError(reason, where=str(srs))
+    if srs is not None:
+        _check_srs(srs, open_key)
     resolved = resolve_engine(engine)
     limits = limits_here() if limits is None else limits
     if resolved == "numpy":
@@ -220,7 +219,10 @@ def check_arguments(
     if pin is not None:
         refuse_own_file(run, RunPaths(run).claim, pin.source)
     if samples is not None and samples < 0:
-        raise RunError("is negative", where=f"samples {samples}")
+        raise RunError(
+            "is negative: name how many segments to replay, or 0 for the structure alone",
+            where=f"samples {samples}",
+        )
     _check_bytes(task_id, TASK_ID_BYTES, "task_id")
     _check_bytes(solver, PUBLIC_KEY_LENGTH, "solver")
     if seed is not None:
@@ -349,9 +351,21 @@ def list_assumptions(*draws: Randomness | None) -> tuple[Assumption, ...]:
     return tuple(assumed)
 
 
+def _check_srs(srs: Path, open_key: OpenKey | None) -> None:
+    reason = "" if srs.is_file() else "is no file: name the SRS file whose SHA-256 the task has"
+    if open_key is None:
+        reason = "needs open_key, by which it is read: vtrain.prove.backend.kzg.CommitKey"
+    if reason:
+        raise RunError(reason, where=str(srs))
+
+
 def _check_bytes(value: object, length: int, where: str) -> None:
     if value is not None and not (isinstance(value, bytes) and len(value) == length):
-        raise RunError(f"needs {length} bytes (of hex text: bytes.fromhex)", where=where)
+        has = f"has {len(value)}" if isinstance(value, bytes) else f"is {type(value).__name__}"
+        raise RunError(
+            f"needs {length} bytes, and {has}: give all of them (of hex text: bytes.fromhex)",
+            where=where,
+        )
 
 
 @dataclass(frozen=True)

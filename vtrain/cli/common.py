@@ -242,7 +242,8 @@ class HexBytes(click.ParamType[bytes]):
             wanted = (
                 f"{self._least}" if self._least == self._most else f"{self._least} to {self._most}"
             )
-            self.fail(f"needs {wanted} bytes, has {len(data)}", param, ctx)
+            message = f"needs {wanted} bytes, has {len(data)}: two hexadecimal digits are a byte"
+            self.fail(message, param, ctx)
         return data
 
 

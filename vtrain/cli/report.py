@@ -42,7 +42,8 @@ class Auditor(click.ParamType[bytes]):
     ) -> bytes:
         data = HexBytes(32, 48).convert(value, param, ctx)
         if len(data) not in (32, 48):
-            self.fail(f"needs 32 bytes (Ed25519) or 48 (BLS), has {len(data)}", param, ctx)
+            message = f"needs 32 bytes (Ed25519) or 48 (BLS), has {len(data)}: take all digits"
+            self.fail(f"{message} of `vtrain key show`", param, ctx)
         return data
 
 

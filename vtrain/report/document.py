@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -110,90 +110,161 @@ def encode_document(document: Document) -> bytes:
     return (json.dumps(document_to_dict(document), indent=2) + "\n").encode()
 
 
+@dataclass(frozen=True)
+class Sentence:
+    """One that a report may have: ``when``, in words of docs/reports.md, and its ``text``, with
+    names in braces for what is put there."""
+
+    when: str
+    text: str
+
+
+SENTENCES: Final[Mapping[str, Sentence]] = {
+    "verified": Sentence("the verdict is verified", "Nothing that was looked at is wrong."),
+    "conditional": Sentence(
+        "it is conditional",
+        "Nothing that was looked at is wrong, but that shows something only if what is listed as "
+        "assumed is so.",
+    ),
+    "fraud": Sentence("it is fraud", "Something that the solver signed is false."),
+    "inconclusive": Sentence(
+        "it is inconclusive",
+        "Something is missing, damaged or could not be done, so that nothing is shown either way.",
+    ),
+    "attested": Sentence(
+        "an assumption is `attested`",
+        "The run is attested, not replayable: it was trained in floats, and that its steps are "
+        "right is the word of whoever signed it.",
+    ),
+    "accepted": Sentence(
+        "an assumption is accepted",
+        "The auditor took on trust that nobody forges proofs with an SRS of no known ceremony.",
+    ),
+    "replay": Sentence(
+        "of each entry of `coverage` but `structure`, in order, with `done` above 0: the `rung` is "
+        "replay",
+        "{done} of the {total} steps claimed were done again, and every bit was compared.",
+    ),
+    "algebraic": Sentence(
+        "it is algebraic",
+        "{done} of the {total} steps claimed were checked by their equations.",
+    ),
+    "rows": Sentence(
+        "it is rows",
+        "{done} of the {total} steps claimed were checked by rows of their values, drawn when "
+        "these were signed.",
+    ),
+    "proof": Sentence(
+        "it is proof",
+        "{done} of the {total} steps claimed were shown by proofs, as a whole.",
+    ),
+    "no replay": Sentence(
+        "the same, with `done` 0: it is replay", "None of the {total} steps claimed was done again."
+    ),
+    "no algebraic": Sentence(
+        "it is algebraic", "None of the {total} steps claimed was checked by their equations."
+    ),
+    "no rows": Sentence(
+        "it is rows",
+        "None of the {total} steps claimed was checked by rows of their values.",
+    ),
+    "no proof": Sentence("it is proof", "None of the {total} steps claimed was shown by proofs."),
+    "sampled": Sentence(
+        "`sampled` is there: it has so many `nodes`; `drawn` and `units` are `drawn` and `of` of "
+        "the one with the greatest share of rows not drawn, the first of several, and `one` and "
+        "`ten` the chances that one and ten false rows are missed (above)",
+        "Of {nodes} kinds of values only some rows were looked at, at least {drawn} of {units}: a "
+        "single false row in such a step was missed with a chance of up to {one} %, ten with up to "
+        "{ten} %.",
+    ),
+    "whole": Sentence(
+        "the verdict is verified or conditional, and of an entry of `coverage` but `structure` "
+        "and rows `done` is `total`, above 0",
+        "That is every step claimed: no false one among them was left out.",
+    ),
+    "one": Sentence(
+        "the verdict is one of these and no entry is such: of each entry of `detection`, in order, "
+        "with the `fraction` null and the `unit` segment",
+        "If a single step were false, this would have shown it in {percent} %.",
+    ),
+    "one proven": Sentence(
+        "with the `fraction` null and the `unit` step",
+        "If a single step of the {segments} that can be proven were false, this would have shown "
+        "it in {percent} %.",
+    ),
+    "tenth": Sentence(
+        "with the `fraction` 1/10 and the `unit` segment",
+        "If a tenth of the steps were false, this would have shown it in {percent} % or more.",
+    ),
+    "tenth proven": Sentence(
+        "with the `fraction` 1/10 and the `unit` step",
+        "If a tenth of the {segments} that can be proven were false, this would have shown it in "
+        "{percent} % or more.",
+    ),
+    "predictable": Sentence(
+        "`randomness` is not null, and an assumption that is not accepted is `predictable-sample`, "
+        "or `randomness`, or that of `traced`, is `predictable`",
+        "Whoever made the run could have known what would be looked at.",
+    ),
+    "chosen": Sentence(
+        "else, with `randomness`, an assumption that is not accepted is `chosen-claim`",
+        "Nobody knew what would be looked at when the claim was made; but its maker could have "
+        "made several, and have shown the one that suits.",
+    ),
+    "drawn": Sentence(
+        "else, with `randomness`, `traced` is not null or `detection` has an entry",
+        "Nobody who made the run could know what would be looked at.",
+    ),
+}
+"""All of them, in the order in which a report has those that apply; docs/reports.md lists them."""
+
+
 def explain(report: Report) -> tuple[str, ...]:
     """How strong a report is, in plain sentences, for people who know nothing of the rest."""
-    return tuple(_explain(report))
+    return tuple(SENTENCES[key].text.format(**values) for key, values in _explain(report))
 
 
-def _explain(report: Report) -> list[str]:
-    said = {
-        "verified": "Nothing that was looked at is wrong.",
-        "conditional": "Nothing that was looked at is wrong, but that shows something only if what "
-        "is listed as assumed is so.",
-        "fraud": "Something that the solver signed is false.",
-        "inconclusive": "Something is missing, damaged or could not be done, so that nothing is "
-        "shown either way.",
-    }
-    lines = [said[report.verdict]]
+def _explain(report: Report) -> Iterator[tuple[str, dict[str, object]]]:
+    yield report.verdict, {}
     if any(item.code == "attested" for item in report.assumptions):
-        lines.append(
-            "The run is attested, not replayable: it was trained in floats, and that its steps are "
-            "right is the word of whoever signed it."
-        )
+        yield "attested", {}
     if any(item.accepted for item in report.assumptions):
-        lines.append(
-            "The auditor took on trust that nobody forges proofs with an SRS of no known ceremony."
-        )
-    above = [item for item in report.coverage if item.rung != "structure"]
-    for item in above:
-        how = {
-            "replay": "done again, and every bit was compared",
-            "algebraic": "checked by their equations",
-            "rows": "checked by rows of their values, drawn when these were signed",
-            "proof": "shown by proofs, as a whole",
-        }[item.rung]
-        if item.done:
-            lines.append(f"{item.done} of the {item.total} steps claimed were {how}.")
-        else:
-            lines.append(f"None of the {item.total} steps claimed was {how.partition(',')[0]}.")
+        yield "accepted", {}
+    for item in report.coverage:
+        if item.rung != "structure":
+            key = item.rung if item.done else f"no {item.rung}"
+            yield key, {"done": item.done, "total": item.total}
     if report.sampled is not None:
-        lines.extend(_explain_rows(report.sampled))
+        one, ten = (format_percent_up(report.sampled.bound_missed(false)) for false in (1, 10))
+        worst = report.sampled.worst
+        values = {"nodes": len(report.sampled.nodes), "one": one, "ten": ten}
+        yield "sampled", {**values, "drawn": worst.drawn, "units": worst.units}
     if report.verdict in ("verified", "conditional"):
-        lines.extend(_explain_chances(report))
+        yield from _explain_chances(report)
     if report.randomness is not None:
         assumed = {item.code for item in report.unaccepted}
         draws = [report.randomness, *([report.traced.randomness] if report.traced else [])]
         if "predictable-sample" in assumed or any(drawn.predictable for drawn in draws):
-            lines.append("Whoever made the run could have known what would be looked at.")
+            yield "predictable", {}
         elif "chosen-claim" in assumed:
-            lines.append(
-                "Nobody knew what would be looked at when the claim was made; but its maker could "
-                "have made several, and have shown the one that suits."
-            )
+            yield "chosen", {}
         elif report.traced is not None or report.detections:  # else no step was drawn by it
-            lines.append("Nobody who made the run could know what would be looked at.")
-    return lines
+            yield "drawn", {}
 
 
-def _explain_rows(sampled: SampledRows) -> list[str]:
-    one, ten = (format_percent_up(sampled.bound_missed(false)) for false in (1, 10))
-    worst = sampled.worst
-    return [
-        f"Of {len(sampled.nodes)} kinds of values only some rows were looked at, at least "
-        f"{worst.drawn} of {worst.units}: a single false row in such a step was missed with a "
-        f"chance of up to {one} %, ten with up to {ten} %."
-    ]
-
-
-def _explain_chances(report: Report) -> list[str]:
+def _explain_chances(report: Report) -> Iterator[tuple[str, dict[str, object]]]:
     done = {item.rung: item for item in report.coverage if item.rung not in ("structure", "rows")}
     if any(item.done == item.total > 0 for item in done.values()):
-        return ["That is every step claimed: no false one among them was left out."]
-    lines = []
+        yield "whole", {}
+        return
+    known: dict[Fraction | None, str] = {None: "one", Fraction(1, 10): "tenth"}
     for detection in report.detections:
-        percent = format_percent(detection.probability)
-        # Of a run of which only some steps can be proven the others are never looked at.
-        among = f" of the {detection.segments} that can be proven" * (detection.unit == "step")
-        if detection.fraction is None:
-            lines.append(
-                f"If a single step{among} were false, this would have shown it in {percent} %."
-            )
-        elif detection.fraction == Fraction(1, 10):
-            what = among or " of the steps"
-            lines.append(
-                f"If a tenth{what} were false, this would have shown it in {percent} % or more."
-            )
-    return lines
+        if detection.fraction in known:
+            # Of a run of which only some steps can be proven the others are never looked at.
+            proven = " proven" * (detection.unit == "step")
+            percent = format_percent(detection.probability)
+            values = {"percent": percent, "segments": detection.segments}
+            yield known[detection.fraction] + proven, values
 
 
 def _pictures_to_dict(pictures: Pictures) -> dict[str, Any]:

@@ -69,6 +69,9 @@ DIGEST_DOMAINS: Final = (
     TENSOR_TRACES,
     ALGEBRAIC,
 )
+ATTESTED_DOMAINS: Final = (ATTESTATION, ATTESTED_LOG, ATTESTED_BATCH, ATTESTED_WEIGHTS)
+DOMAINS: Final = (*TREE_DOMAINS, *DIGEST_DOMAINS, *ATTESTED_DOMAINS)
+"""All of them."""
 
 
 def compute_domain_hash(domain: str, data: bytes) -> bytes:

@@ -24,8 +24,9 @@ _MAX_VALUES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What a proof is of: nothing in it is believed, a verifier knows every field beforehand.
+class BundleHeader:
+    """What a bundle says that its proof is of: nothing in it is believed, a verifier knows every
+    field beforehand.
 
     ``task_id``, ``run_id`` and ``claim`` (digest of the signed claim) name the run, ``step`` its
     step (counted as in ``StepRecord``), ``name`` and ``index`` which of the step's statements;
@@ -56,13 +57,13 @@ class Statement:
 class ProofBundle:
     """A statement and the bytes that are to prove it."""
 
-    statement: Statement
+    statement: BundleHeader
     proof: bytes
 
 
-def find_difference(found: Statement, expected: Statement) -> str | None:
+def find_difference(found: BundleHeader, expected: BundleHeader) -> str | None:
     """The first field in which a statement is not the one expected; none if it is."""
-    for item in fields(Statement):
+    for item in fields(BundleHeader):
         if getattr(found, item.name) != getattr(expected, item.name):
             return item.name
     return None
@@ -76,7 +77,7 @@ def encode_bundle(bundle: ProofBundle) -> bytes:
     }
     plain: dict[str, cbor.Value] = {
         item.name: getattr(statement, item.name)
-        for item in fields(Statement)
+        for item in fields(BundleHeader)
         if item.name not in ("insecure", "parameters")
     }
     return cbor.encode(
@@ -94,7 +95,7 @@ def decode_bundle(data: bytes) -> ProofBundle:
     """Inverse of :func:`encode_bundle`; EncodingError names the byte or the field at fault."""
     taken = Fields(cbor.decode(data), "bundle")
     taken.int("format", BUNDLE_VERSION, BUNDLE_VERSION)
-    statement = Statement(
+    statement = BundleHeader(
         kind=taken.choice("kind", KINDS),
         task_id=taken.bytes("task_id"),
         run_id=taken.bytes("run_id"),

@@ -29,7 +29,7 @@ Step = Annotated[int, Between(1, MAX_STEP)]
 
 
 @dataclass(frozen=True)
-class StepTrace:
+class TileTrace:
     """Root of the tree over the commitments to the ``count`` tiles of a step's trace.
 
     ``step`` counts from 1.  A leaf is a commitment (64 bytes); their order follows from the graph
@@ -50,7 +50,7 @@ class TraceClaim:
 
     claim: Digest
     randomness: Annotated[bytes, AtMost(MAX_RANDOMNESS)]
-    traces: Annotated[tuple[StepTrace, ...], AtMost(MAX_TRACES)]
+    traces: Annotated[tuple[TileTrace, ...], AtMost(MAX_TRACES)]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from vtrain.wire import cbor, structs
 from vtrain.wire.claim import SignedClaim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.proof import decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import decode_record, encode_record
-from vtrain.wire.tiles import SignedTraceClaim, StepTrace, TraceClaim
+from vtrain.wire.tiles import SignedTraceClaim, TileTrace, TraceClaim
 
 TRIES: Final = 2000
 Draw = Callable[[bytes, SignedClaim, str, int, int], tuple[int, ...]]
@@ -368,7 +368,7 @@ def grind_traces(bench: Bench, kind: str, rng: Random, work: Path, say: Say) -> 
     false, samples = rng.randrange(STATEMENTS), STATEMENTS - 3
 
     def make(root: bytes) -> TraceClaim:
-        return TraceClaim(digest, first, tuple(StepTrace(step, root, 50) for step in steps))
+        return TraceClaim(digest, first, tuple(TileTrace(step, root, 50) for step in steps))
 
     before = traces = make(rng.randbytes(32))
     drawn = draw_statements_today(second, before, samples)

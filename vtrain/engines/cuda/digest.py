@@ -17,12 +17,11 @@ from vtrain.ops.base import attr_int, attr_ints, attr_text
 from vtrain.spec import domains
 from vtrain.wire import cbor
 from vtrain.wire.graph import Node
-from vtrain.wire.opening import StateLeaf, encode_state_leaf
+from vtrain.wire.opening import CHUNK_LENGTH, StateLeaf, encode_state_leaf
 
 FILE: Final = "tensor_digest.cu"
 PLACE_BYTES: Final = 16
 """Bytes of a tensor's entry in the table of places."""
-CHUNK_BYTES: Final = 1024
 THREADS: Final = 128
 GROUP: Final = 1024
 """Values that a block of ``digest_trees`` joins to one."""
@@ -43,7 +42,7 @@ def plan_digests(lengths: Sequence[int], places: Arg) -> tuple[Launch, ...]:
     """
     if not lengths:
         return ()
-    sizes = [max(1, -(-length // CHUNK_BYTES)) for length in lengths]
+    sizes = [max(1, -(-length // CHUNK_LENGTH)) for length in lengths]
     firsts, chunks = _starts(sizes)
     rows = [_Level(0, *tree, 0) for tree in zip(range(len(sizes)), firsts, sizes, strict=True)]
     levels: list[tuple[list[_Level], int]] = []

@@ -17,7 +17,7 @@ from vtrain.prove.backend.ezkl import EZKL_VERSION
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.setup import ProofSetup
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
-from vtrain.wire.bundle import Statement
+from vtrain.wire.bundle import BundleHeader
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.proof import KzgRecord
 from vtrain.wire.record import StepRecord
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 def describe_step(
     run: SignedRun, setup: ProofSetup, step: int, name: str, circuit: bytes, key: bytes
-) -> Statement:
+) -> BundleHeader:
     """What a proof of ``step`` says it is of: a circuit of this name, these digests."""
     claim = run.signed.claim
     parameters = compute_parameters(run.graph, run.records[step - 1])
-    return Statement(
+    return BundleHeader(
         kind="step",
         task_id=claim.task_id,
         run_id=claim.run_id,

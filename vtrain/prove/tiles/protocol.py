@@ -47,10 +47,10 @@ from vtrain.wire.opening import InclusionProof
 from vtrain.wire.proof import HIDING, KzgRecord
 from vtrain.wire.tiles import (
     SignedTraceClaim,
-    StepTrace,
     TileAnswer,
     TileOpening,
     TileProof,
+    TileTrace,
     TraceClaim,
 )
 
@@ -81,7 +81,7 @@ def draw_steps(randomness: bytes, claim: Claim, every: int, count: int) -> tuple
 
 def draw_statements(
     randomness: bytes, trace_claim: TraceClaim, tiling: Tiling, count: int
-) -> tuple[tuple[StepTrace, int], ...]:
+) -> tuple[tuple[TileTrace, int], ...]:
     """``count`` of all statements about the traces claimed: (trace, number of the statement).
 
     The trace claim's digest binds the claim on the run too, which it names.
@@ -212,7 +212,7 @@ class TraceCommitments:
             self._commitments.append(commitment)
             self._tree.append(self._commitments[-1])
             progress(number + 1, tiling.leaf_count)
-        self.trace: Final = StepTrace(
+        self.trace: Final = TileTrace(
             contents.facts.step, self._tree.root(tiling.leaf_count), tiling.leaf_count
         )
 
@@ -358,7 +358,7 @@ def verify_tile_answer(
 def verify_statement(
     tiling: Tiling,
     logged: LoggedStep,
-    trace: StepTrace,
+    trace: TileTrace,
     proof: TileProof,
     *,
     key: CommitKey,

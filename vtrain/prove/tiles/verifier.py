@@ -40,9 +40,9 @@ from vtrain.wire import structs
 from vtrain.wire.proof import KzgRecord
 from vtrain.wire.tiles import (
     SignedTraceClaim,
-    StepTrace,
     TileAnswer,
     TileProof,
+    TileTrace,
     decode_signed_trace_claim,
 )
 
@@ -92,7 +92,7 @@ def require_two_draws(first: bytes, second: bytes) -> None:
         )
 
 
-def read_answer(run: Path, asked: Sequence[tuple[StepTrace, int]]) -> TileAnswer:
+def read_answer(run: Path, asked: Sequence[tuple[TileTrace, int]]) -> TileAnswer:
     """The proofs of the statements drawn, from a run's files; NotProducedError, EncodingError.
 
     NotProducedError also for files that are too long together.

@@ -1,0 +1,222 @@
+"""Writes beacon.json: ``python -m tests.vectors.generate_beacon``.
+
+``--check`` compares and exits 1 when it differs.  The tokens are signed by an authority of the
+tests' own, at random: those that are there are kept.  What must come of a draw is written here by
+hand from docs/format.md ("Draws by a beacon"); no auditor is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tests.attest.authority import make_authority
+from vtrain.spec.domains import TASK_ID, compute_domain_hash
+from vtrain.wire.task import BeaconRule, decode_task, encode_task
+
+FOLDER = Path(__file__).resolve().parent
+FILE = FOLDER / "beacon.json"
+Json = Any
+CLAIM = bytes(range(32))
+DRAND = json.loads((FOLDER.parent / "audit" / "drand.json").read_text())
+ROUND, DELAY = 1000, 60
+AT = DRAND["chains"]["quicknet"]["genesis_time"] + 3 * (ROUND - 1)
+"""When that round of quicknet was made."""
+DUE = AT - DELAY
+"""The latest claim that gets it."""
+
+
+def make_tokens() -> Json:
+    """Root certificates, and responses about :data:`CLAIM`: random."""
+    good, other = make_authority("a clock"), make_authority("another clock")
+    code = make_authority("no clock", usage="code")
+
+    def at(seconds: int) -> datetime:
+        return datetime.fromtimestamp(seconds, UTC)
+
+    tokens = {
+        "a minute before the round": good.stamp(CLAIM, at(DUE)),
+        "two seconds earlier": good.stamp(CLAIM, at(DUE - 2)),
+        "three seconds earlier": good.stamp(CLAIM, at(DUE - 3)),
+        "a second later": good.stamp(CLAIM, at(DUE + 1)),
+        "after the round": good.stamp(CLAIM, at(AT + 3600)),
+        "a second earlier, or one later than that": good.stamp(CLAIM, at(DUE - 1), accuracy=1),
+        "a minute before, or one second later": good.stamp(CLAIM, at(DUE), accuracy=1),
+        "of another claim": good.stamp(CLAIM[::-1], at(DUE)),
+        "not granted": good.stamp(CLAIM, at(DUE), status=2),
+        "of another authority": other.stamp(CLAIM, at(DUE)),
+        "of a certificate that is not for time stamps": code.stamp(CLAIM, at(DUE)),
+    }
+    return {
+        "roots": {
+            name: one.root.public_bytes(Encoding.DER).hex()
+            for name, one in (("clock", good), ("other", other), ("code", code))
+        },
+        "tokens": {name: token.hex() for name, token in tokens.items()},
+    }
+
+
+def describe_chain(name: str) -> Json:
+    """What a relay serves of a chain."""
+    about = DRAND["chains"][name]
+    return {
+        "public_key": about["public_key"],
+        "period": about["period"],
+        "genesis_time": about["genesis_time"],
+        "groupHash": about["groupHash"],
+        "schemeID": about["scheme"],
+        "hash": about["hash"],
+        "metadata": {"beaconID": name},
+    }
+
+
+def get_round(name: str) -> Json:
+    """A real round as a relay serves it."""
+    (found,) = (item for item in DRAND["beacons"] if item["chain"] == name)
+    return {key: item for key, item in found.items() if key not in ("chain", "valid")}
+
+
+def make_rounds() -> list[Json]:
+    """Rounds that hold, and rounds that do not."""
+    quick, late = get_round("quicknet"), get_round("default")
+    no_point = "c0" + "00" * 47
+    rounds = [
+        ("a round", "quicknet", {}),
+        ("with a field that says nothing", "quicknet", {"more": 1}),
+        ("without its randomness", "quicknet", {"randomness": ""}),
+        ("a chained round", "default", {}),
+    ]
+    refused = [
+        ("of another number", "quicknet", {"round": 1001}),
+        ("its signature is that of another chain", "quicknet", {"signature": late["signature"]}),
+        ("its signature is infinity", "quicknet", {"signature": no_point, "randomness": ""}),
+        ("its randomness is another", "quicknet", {"randomness": "00" * 32}),
+        ("in capital letters", "quicknet", {"signature": quick["signature"].upper()}),
+        ("its number is a text", "quicknet", {"round": "1000"}),
+        ("a chained round of another number", "default", {"round": late["round"] + 1}),
+        ("after another round", "default", {"previous_signature": late["signature"]}),
+        ("after none", "default", {"previous_signature": ""}),
+        (
+            "a byte of the round before it left out",
+            "default",
+            {"previous_signature": late["previous_signature"][:-2]},
+        ),
+    ]
+    cases = []
+    for holds, some in ((True, rounds), (False, refused)):
+        for about, name, changes in some:
+            served = {"quicknet": quick, "default": late}[name] | changes
+            value = hashlib.sha256(bytes.fromhex(served["signature"])).hexdigest()
+            found = value if holds else None
+            cases.append({"about": about, "chain": name, "round": served, "randomness": found})
+    return cases
+
+
+def make_draws(roots: dict[str, str]) -> list[Json]:
+    """What an auditor brings, and whether it draws."""
+    digest = {name: hashlib.sha256(bytes.fromhex(root)).hexdigest() for name, root in roots.items()}
+    names = {name: DRAND["chains"][name]["hash"] for name in ("quicknet", "default")}
+
+    def draw(
+        token: str | None,
+        holds: bool,
+        *,
+        pinned: bool = False,
+        root: str = "clock",
+        chain: str = "quicknet",
+        delay: int = DELAY,
+        authorities: tuple[str, ...] = (),
+    ) -> Json:
+        return {
+            "token": token,
+            "root": None if token is None else root,
+            "pinned": pinned,
+            "rule": {
+                "chain": names[chain],
+                "delay": delay,
+                "authorities": [digest[name] for name in authorities],
+            },
+            "draws": holds,
+            "predictable": holds and token is None,
+            "chosen": holds and token is not None and not pinned,
+        }
+
+    due = "a minute before the round"
+    return [
+        draw(due, True),
+        draw(due, True, pinned=True),
+        draw(None, True),
+        draw(None, True, pinned=True),
+        draw("two seconds earlier", True),
+        draw("three seconds earlier", False),
+        draw("a second later", False),
+        draw("after the round", False),
+        draw("a second earlier, or one later than that", True),
+        draw("a minute before, or one second later", False),
+        draw("of another claim", False),
+        draw("not granted", False),
+        draw("of another authority", False),
+        draw("of another authority", True, root="other"),
+        draw("of another authority", False, root="other", authorities=("clock",)),
+        draw("of a certificate that is not for time stamps", False, root="code"),
+        draw(due, True, authorities=("other", "clock")),
+        draw(due, False, authorities=("other",)),
+        draw(due, False, delay=61),
+        draw("three seconds earlier", True, delay=61),
+        draw(None, False, chain="default"),
+    ]
+
+
+def make(kept: Json) -> Json:
+    """The file; ``kept`` are the parts that are random."""
+    plain = decode_task(bytes.fromhex(json.loads((FOLDER / "graphs.json").read_text())["task"]))
+    root = bytes.fromhex(kept["roots"]["clock"])
+    chain = bytes.fromhex(DRAND["chains"]["quicknet"]["hash"])
+    rule = BeaconRule(chain, DELAY, (hashlib.sha256(root).digest(),))
+    task = encode_task(replace(plain, beacon=rule))
+    name = x509.load_der_x509_certificate(root).subject.rfc4514_string()
+    return {
+        "chains": {name: describe_chain(name) for name in ("quicknet", "default")},
+        "rounds": make_rounds(),
+        "task": {
+            "encoding": task.hex(),
+            "task_id": compute_domain_hash(TASK_ID, task).hex(),
+            "chain": chain.hex(),
+            "delay": DELAY,
+            "authorities": [hashlib.sha256(root).hexdigest()],
+        },
+        "claim": CLAIM.hex(),
+        "round": get_round("quicknet"),
+        "at": AT,
+        "authority": name,
+        **{key: kept[key] for key in ("roots", "tokens")},
+        "draws": make_draws(kept["roots"]),
+    }
+
+
+def main() -> int:
+    """Write or compare the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check = parser.parse_args().check
+    text = FILE.read_text() if FILE.is_file() else ""
+    made = json.dumps(make(json.loads(text) if text else make_tokens()), indent=1) + "\n"
+    if not check:
+        FILE.write_text(made)
+        return 0
+    if made != text:
+        sys.stderr.write("beacon.json is not what the rules give\n")
+    return int(made != text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import vtrain
+from tests.examples.plain import audit_plainly
 from tests.examples.running import run
 from vtrain.attest.keys import generate_key
 from vtrain.demo.cheats import CHEATS
@@ -109,6 +110,7 @@ def test_a_gpt_is_trained_verified_and_exported(
     task, path = train(file, tmp_path)
     report = vtrain.verify(path, samples=3, task_id=task.task_id)
     assert report.verdict == "verified"
+    assert audit_plainly(path, "--samples", "1")["verdict"] == "verified"
     exported, _ = export_run(path, tmp_path / "out")
     before = measure_loss(tmp_path / "gpt.onnx", ids[20000:])
     after = measure_loss(exported, ids[20000:])

@@ -20,3 +20,4 @@ pub mod referee;
 pub mod tables;
 pub mod tensor_digest;
 pub mod threads;
+pub mod window;

@@ -347,6 +347,7 @@ mod tests {
             users,
             roots: (0..count).collect(),
             commit_only: vec![false; count],
+            factors: vec![None; count],
             counted: (0..count).collect(),
             ..Program::default()
         }

@@ -13,9 +13,9 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use crate::domains::Hash;
-use crate::gemm::{Gemm, GemmError, MatRef, Path, RescaleI16};
+use crate::gemm::{Gemm, GemmError, Path, RescaleI16};
 use crate::graph::{GraphDecodeError, StepGraph};
-use crate::ops::linear::Product;
+use crate::ops::linear::{Factors, Product};
 use crate::ops::optimizer::Rate;
 use crate::ops::{
     Buffer, Form, OpError, OutOfMemory, RunError, Samples, Slice, copy, for_rows, layout, linear,
@@ -158,6 +158,7 @@ impl Engine {
         let program = Program::new(graph, &samples)?;
         let mut reordered = program.rescaled_early();
         reordered.draw_masks_in_parts();
+        reordered.convolve();
         let fused = Plan::fused(&reordered);
         let buffers = allocate(&fused.buffers)?;
         let machine = Machine {
@@ -470,6 +471,7 @@ impl Machine {
                     result
                 })
             }
+            Work::Product(ref factors) => self.run_product(program, plan, job, factors, &mut out),
             Work::Dense { .. } => self.run_dense(program, plan, job, &mut out),
             Work::Scatter { .. } => self.run_scatter(program, plan, job, &mut out),
             _ => self.run_node(program, plan, job, samples, &mut out),
@@ -526,6 +528,20 @@ impl Machine {
         Ok(())
     }
 
+    fn run_product(
+        &mut self,
+        program: &Program,
+        plan: &Plan,
+        job: &Job,
+        factors: &Factors,
+        out: &mut Buffer,
+    ) -> Result<(), RunError> {
+        let input = |i: usize| value(&self.buffers, program, plan, job.inputs[i]);
+        let (a, b) = (input(0).try_into()?, input(1).try_into()?);
+        let out = out.write(program.forms[job.node].size());
+        Ok(linear::matmul(&mut self.gemm, factors, a, b, out)?)
+    }
+
     fn run_dense(
         &mut self,
         program: &Program,
@@ -534,7 +550,7 @@ impl Machine {
         out: &mut Buffer,
     ) -> Result<(), RunError> {
         let Work::Dense {
-            product,
+            ref factors,
             stack,
             bias,
             shift,
@@ -551,14 +567,19 @@ impl Machine {
         };
         let (a, b) = (input(0).try_into()?, input(1).try_into()?);
         let out = out.write(program.forms[job.node].size());
-        let (m, n, bias) = (product.m, product.n, bias.as_deref());
-        let one = |gemm: &mut Gemm, a: MatRef<'_>, b: MatRef<'_>, out: &mut [i16]| {
+        let (Product { m, n, .. }, bias) = (factors.product(), bias.as_deref());
+        let one = |gemm: &mut Gemm, operands: (&[i16], &[i16]), out: &mut [i16]| {
             // Every shift of a rescale lies within [-62, 64].
             let epilogue = RescaleI16::new(out, m, n, shift as i32, bias, relu)?;
-            gemm.run(a, b, &epilogue)?;
+            factors.multiply(gemm, operands, &epilogue)?;
             Ok(epilogue.saturated())
         };
-        let clamped = linear::stacked(&mut self.gemm, product, stack, (a, b), out, one)?;
+        let clamped = match factors {
+            Factors::Matrices(product) => {
+                linear::stacked(&mut self.gemm, *product, stack, (a, b), out, one)?
+            }
+            Factors::Patches { .. } => one(&mut self.gemm, (a, b), out)?,
+        };
         self.saturated[program.counted[rescale]] += clamped;
         Ok(())
     }
@@ -589,10 +610,10 @@ impl Machine {
         }
         for (i, out) in out.chunks_mut(at_once * image).enumerate() {
             let m = out.len() / image * windows;
-            let part = Product { m, ..*product };
+            let part = Factors::Matrices(Product { m, ..*product });
             let a = &a[i * at_once * windows * product.k..][..m * product.k];
             let patches = self.scratch.write::<i64>(m * product.n);
-            linear::matmul(&mut self.gemm, part, a, b, patches)?;
+            linear::matmul(&mut self.gemm, &part, a, b, patches)?;
             for_rows(out, image, |first, out| {
                 layout::col2im(window, &patches[first * per_image..], out);
                 0
@@ -610,7 +631,7 @@ impl Machine {
         weight: &mut Buffer,
     ) -> Result<(), RunError> {
         let Work::Update {
-            product,
+            ref factors,
             rule,
             shift,
             velocity: moved,
@@ -620,7 +641,7 @@ impl Machine {
             return Err(RunError::Inputs);
         };
         let input = |i: usize| value(&self.buffers, program, plan, job.inputs[i]);
-        let (a, b) = product.operands(input(0).try_into()?, input(1).try_into()?)?;
+        let operands = (input(0).try_into()?, input(1).try_into()?);
         let rate: &[i64] = input(2).try_into()?;
         let rate = Rate {
             rate: rate.first().copied().ok_or(RunError::Inputs)?,
@@ -628,7 +649,15 @@ impl Machine {
         };
         let size = program.forms[job.node].size();
         let (velocity, weight) = (velocity.write(size), weight.write(size));
-        let clamped = update_in_place(&mut self.gemm, (a, b), velocity, weight, rule, rate)?;
+        let clamped = update_in_place(
+            &mut self.gemm,
+            factors,
+            operands,
+            velocity,
+            weight,
+            rule,
+            rate,
+        )?;
         self.saturated[program.counted[moved]] += clamped.velocity;
         self.saturated[program.counted[job.node]] += clamped.weight;
         Ok(())

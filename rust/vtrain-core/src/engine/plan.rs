@@ -12,9 +12,9 @@ use super::program::{NEXT_STEP, Program};
 use super::run::{MOST_INPUTS, Read, Run};
 use crate::number::{Dtype, Rounding};
 use crate::ops::Kernel;
-use crate::ops::layout::Window;
-use crate::ops::linear::Product;
+use crate::ops::linear::{Factors, Product};
 use crate::ops::optimizer::MomentumRule;
+use crate::window::Window;
 
 /// Bias (31 bits) plus accumulator (53 bits) must stay below 2^62 for the fused rescale.
 const LEAST_BIAS_SHIFT: i64 = -29;
@@ -43,13 +43,15 @@ pub(super) enum Work {
     Node,
     /// matmul or a stack of them, add_bias?, rescale to int16, relu?. Inputs: a, b, bias?.
     Dense {
-        product: Product,
+        factors: Factors,
         stack: usize,
         bias: Option<Rounding>,
         shift: i64,
         rescale: usize,
         relu: bool,
     },
+    /// A product of patches, where nothing else is done with it. Inputs: a, b.
+    Product(Factors),
     /// Nodes that work by rows, block by block.
     Run(Run),
     /// matmul, col2im. Inputs: a, b.
@@ -57,7 +59,7 @@ pub(super) enum Work {
     /// matmul, momentum, sgd_update, the last two in place. Inputs: a, b, rate.
     /// `velocity` is the node of the momentum.
     Update {
-        product: Product,
+        factors: Factors,
         rule: MomentumRule,
         shift: i64,
         old_velocity: usize,
@@ -102,6 +104,7 @@ impl Plan {
         }
         for node in 0..program.kernels.len() {
             chains.form_update(program, node);
+            chains.form_product(program, node);
         }
         chains.form_runs(program);
         chains.place(program)
@@ -183,9 +186,9 @@ impl Chains {
     }
 
     fn form_dense(&mut self, program: &Program, start: usize) {
-        let (product, stack) = match program.kernels[start] {
-            Kernel::Matmul(product) => (product, 1),
-            Kernel::BatchedMatmul { stack, product } => (product, stack),
+        let (factors, stack) = match (program.factors[start], &program.kernels[start]) {
+            (Some(factors), _) => (factors, 1),
+            (_, &Kernel::BatchedMatmul { stack, product }) => (Factors::Matrices(product), stack),
             _ => return,
         };
         let mut nodes = vec![start];
@@ -198,7 +201,7 @@ impl Chains {
         if let Some(user) = next
             && let Kernel::AddBias { shift } = program.kernels[user]
             && shift >= LEAST_BIAS_SHIFT
-            && program.sizes_of(user).get(1) == Some(&product.n)
+            && program.sizes_of(user).get(1) == Some(&factors.product().n)
         {
             nodes.push(user);
             inputs.push(program.roots[program.inputs[user][1]]);
@@ -224,7 +227,7 @@ impl Chains {
         self.merge(
             &nodes,
             Work::Dense {
-                product,
+                factors,
                 stack,
                 bias,
                 shift,
@@ -235,8 +238,20 @@ impl Chains {
         );
     }
 
+    fn form_product(&mut self, program: &Program, node: usize) {
+        if let Some(factors @ Factors::Patches { .. }) = program.factors[node]
+            && self.last[node] == node
+            && self.work[node].is_none()
+            && !self.idle[node]
+        {
+            let inputs = program.inputs[node].iter();
+            let inputs = inputs.map(|&input| program.roots[input]).collect();
+            self.merge(&[node], Work::Product(factors), inputs);
+        }
+    }
+
     fn form_scatter(&mut self, program: &Program, start: usize) {
-        let Kernel::Matmul(product) = program.kernels[start] else {
+        let Some(Factors::Matrices(product)) = program.factors[start] else {
             return;
         };
         let Some(user) = Self::only_user(program, start, 0) else {
@@ -262,7 +277,7 @@ impl Chains {
     }
 
     fn form_update(&mut self, program: &Program, start: usize) {
-        let Kernel::Matmul(product) = program.kernels[start] else {
+        let Some(factors) = program.factors[start] else {
             return;
         };
         if self.last[start] != start {
@@ -314,7 +329,7 @@ impl Chains {
         self.claimed[old_velocity] = true;
         self.claimed[old_weight] = true;
         let work = Work::Update {
-            product,
+            factors,
             rule,
             shift,
             old_velocity,
@@ -428,7 +443,7 @@ impl Chains {
                     lives.hand_over(old_velocity, velocity, last_use[velocity]);
                     lives.hand_over(old_weight, job.node, last_use[job.node]);
                 }
-                Work::Node | Work::Dense { .. } | Work::Scatter { .. } => {
+                Work::Node | Work::Product(_) | Work::Dense { .. } | Work::Scatter { .. } => {
                     let from = job.inputs.first().copied().filter(|first| {
                         self.fused
                             && matches!(job.work, Work::Node)

@@ -6,6 +6,7 @@ use super::EngineError;
 use crate::graph::StepGraph;
 use crate::number::Dtype;
 use crate::ops::dropout::Mask;
+use crate::ops::linear::Factors;
 use crate::ops::{Bands, Form, Kernel, Part, Samples, Windows};
 
 /// The node that counts steps is the state of this name.
@@ -103,6 +104,8 @@ pub(super) struct Program {
     pub record: RecordNodes,
     /// Hashes that only a commitment step needs.
     pub commit_only: Vec<bool>,
+    /// What a matmul multiplies; also a col2im, if it is one by [`Self::convolve`].
+    pub factors: Vec<Option<Factors>>,
     /// For each node, the node under which its clamped elements are counted.
     pub counted: Vec<usize>,
 }
@@ -119,6 +122,7 @@ impl Program {
             readers: vec![Vec::new(); count],
             roots: Vec::with_capacity(count),
             commit_only: vec![false; count],
+            factors: Vec::with_capacity(count),
             counted: (0..count).collect(),
             ..Self::default()
         };
@@ -159,6 +163,10 @@ impl Program {
                 program.roots[inputs[0]]
             } else {
                 index
+            });
+            program.factors.push(match kernel {
+                Kernel::Matmul(product) => Some(Factors::Matrices(product)),
+                _ => None,
             });
             program.kernels.push(kernel);
             program.forms.push(form);
@@ -245,6 +253,61 @@ impl Program {
             }
             self.users[counter].extend(&parts);
             self.readers[self.roots[counter]].extend(parts);
+        }
+    }
+
+    /// Has every product that reads patches read the images instead, where that is better, and the
+    /// gradients of images made as products of patches of gradients: neither patches nor theirs
+    /// are stored then.
+    pub fn convolve(&mut self) {
+        for node in 0..self.kernels.len() {
+            if let Some(Factors::Matrices(product)) = self.factors[node] {
+                for input in 0..2 {
+                    let patches = self.roots[self.inputs[node][input]];
+                    if let Kernel::Im2col(window) = self.kernels[patches]
+                        && let Some(factors) = Factors::of_images(product, input, window)
+                    {
+                        let mut inputs = self.inputs[node].clone();
+                        inputs[input] = self.inputs[patches][0];
+                        self.make_product(node, factors, inputs);
+                        break;
+                    }
+                }
+            }
+            if let Kernel::Col2im(window) = self.kernels[node] {
+                let source = self.roots[self.inputs[node][0]];
+                if let Some(Factors::Matrices(product)) = self.factors[source]
+                    && self.readers[source] == [node]
+                    && let Some(factors) = Factors::of_gradients(product, &window)
+                {
+                    self.make_product(node, factors, self.inputs[source].clone());
+                }
+            }
+        }
+    }
+
+    /// Has a node multiply these factors, which are its inputs from now on.
+    fn make_product(&mut self, node: usize, factors: Factors, inputs: Vec<usize>) {
+        self.factors[node] = Some(factors);
+        let mut left = std::mem::replace(&mut self.inputs[node], inputs);
+        for input in self.inputs[node].clone() {
+            let root = self.roots[input];
+            for list in [&mut self.users[input], &mut self.readers[root]] {
+                list.retain(|&user| user != node);
+                list.push(node);
+            }
+        }
+        left.retain(|input| !self.inputs[node].contains(input));
+        // What nobody reads any more reads nothing itself.
+        let mut readers = vec![(node, left)];
+        while let Some((reader, left)) = readers.pop() {
+            for input in left {
+                self.users[input].retain(|&user| user != reader);
+                self.readers[self.roots[input]].retain(|&user| user != reader);
+                if self.users[input].is_empty() && !self.kernels[input].saturates() {
+                    readers.push((input, std::mem::take(&mut self.inputs[input])));
+                }
+            }
         }
     }
 

@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::narrow::Narrow;
-use crate::gemm::{Epilogue, Gemm, GemmError, MatRef};
+use crate::gemm::{Epilogue, Gemm, GemmError};
 use crate::number::{Rounding, saturate_counted};
+use crate::ops::linear::{Factors, Product};
 use crate::ops::optimizer::{MomentumRule, Rate};
 
 /// How many elements saturation changed.
@@ -15,17 +16,22 @@ pub(super) struct Clamped {
     pub weight: u64,
 }
 
-/// Computes the gradient `a * b` of a weight matrix and updates velocity and weight, which have its
-/// shape, without storing it.
+/// Computes the gradient of a weight matrix, a product, and updates velocity and weight, which have
+/// its shape, without storing it.
 pub(super) fn update_in_place(
     gemm: &mut Gemm,
-    (a, b): (MatRef<'_>, MatRef<'_>),
+    factors: &Factors,
+    operands: (&[i16], &[i16]),
     velocity: &mut [i32],
     weight: &mut [i32],
     rule: MomentumRule,
     rate: Rate,
 ) -> Result<Clamped, GemmError> {
-    let (rows, columns) = (a.rows(), b.cols());
+    let Product {
+        m: rows,
+        n: columns,
+        ..
+    } = factors.product();
     let fits = Some(velocity.len()) == rows.checked_mul(columns) && weight.len() == velocity.len();
     if !fits {
         let (m, n) = (weight.len(), velocity.len());
@@ -50,13 +56,13 @@ pub(super) fn update_in_place(
             let moved = move |velocity, grad| rule.apply(velocity, align.apply(grad));
             let stepped = move |weight, velocity| Rate::apply_small(weight, velocity, small, shift);
             let narrow = Narrow::new(rule, rate);
-            InPlace::new(tensors, moved, stepped, narrow).run(gemm, a, b)
+            InPlace::new(tensors, moved, stepped, narrow).run(gemm, factors, operands)
         }
         _ => {
             let (align, shift) = (rule.rounding(), Rounding::new(rate.shift));
             let moved = move |velocity, grad| rule.apply(velocity, align.apply(grad));
             let stepped = move |weight, velocity| Rate::apply(weight, velocity, rate.rate, shift);
-            InPlace::new(tensors, moved, stepped, None).run(gemm, a, b)
+            InPlace::new(tensors, moved, stepped, None).run(gemm, factors, operands)
         }
     }
 }
@@ -115,8 +121,13 @@ where
         }
     }
 
-    fn run(self, gemm: &mut Gemm, a: MatRef<'_>, b: MatRef<'_>) -> Result<Clamped, GemmError> {
-        gemm.run(a, b, &self)?;
+    fn run(
+        self,
+        gemm: &mut Gemm,
+        factors: &Factors,
+        operands: (&[i16], &[i16]),
+    ) -> Result<Clamped, GemmError> {
+        factors.multiply(gemm, operands, &self)?;
         Ok(Clamped {
             velocity: self.clamped_velocity.into_inner(),
             weight: self.clamped_weight.into_inner(),

@@ -30,8 +30,13 @@ unsafe impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store(to: *mut i32, x: __m256i) {
+        _mm256_storeu_si256(to.cast(), x);
+    }
+
+    #[inline(always)]
     unsafe fn splat(from: *const u32) -> __m256i {
-        _mm256_set1_epi32(*from as i32)
+        _mm256_set1_epi32(from.read_unaligned() as i32)
     }
 
     #[inline(always)]

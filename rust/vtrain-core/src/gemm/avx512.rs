@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::pack::{Highs, Lanes, Layout, Line, Side};
-use super::tile::{self, Isa, TileJob, TileSums};
+use super::tile::{self, Isa, NarrowSums, TileJob, TileSums, WindowsJob};
 use super::{Epilogue, avx512_pack};
 
 pub(super) struct Avx512;
@@ -31,8 +31,13 @@ unsafe impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn store(to: *mut i32, x: __m512i) {
+        _mm512_storeu_si512(to.cast(), x);
+    }
+
+    #[inline(always)]
     unsafe fn splat(from: *const u32) -> __m512i {
-        _mm512_set1_epi32(*from as i32)
+        _mm512_set1_epi32(from.read_unaligned() as i32)
     }
 
     #[inline(always)]
@@ -99,6 +104,37 @@ unsafe impl Isa for Avx512 {
     ) {
         tile::finish(epilogue, sums, rows, cols);
     }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    unsafe fn windows(job: &WindowsJob<'_>, lines: Range<usize>, out: &mut NarrowSums) {
+        type Tile = unsafe fn(&WindowsJob<'_>, Range<usize>, &mut NarrowSums);
+        macro_rules! tiles {
+            ($n:literal: $($r:literal)*) => { [$(windows::<$r, $n> as Tile),*] };
+        }
+        const ONE: [Tile; 14] = tiles!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+        const TWO: [Tile; 14] = tiles!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+        let tiles = if job.cols <= Self::WIDTH { &ONE } else { &TWO };
+        tiles[job.rows - 1](job, lines, out);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    unsafe fn finish_narrow<E: Epilogue>(
+        epilogue: &E,
+        sums: &NarrowSums,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) {
+        tile::finish_narrow(epilogue, sums, rows, cols);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn windows<const R: usize, const N: usize>(
+    job: &WindowsJob<'_>,
+    lines: Range<usize>,
+    out: &mut NarrowSums,
+) {
+    tile::windows::<Avx512, R, N>(job, lines, out);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::convolve::Local;
 use super::pack::{LANES, Lanes, Layout, Line, Side};
 use super::tile::{Isa, TileJob, TileSums};
 use super::{BLOCK, Epilogue, MatRef};
@@ -26,8 +27,10 @@ const TASKS_PER_THREAD: usize = 8;
 pub(super) struct Scratch {
     /// Of each operand, all that is packed at a time, or what each thread packs in passing.
     a: Vec<Line>,
-    b: Vec<Line>,
+    pub b: Vec<Line>,
     sums: Vec<TileSums>,
+    /// Of each thread that works on patches.
+    pub locals: Vec<Local>,
     /// Only the calling thread works.
     alone: bool,
 }
@@ -38,7 +41,7 @@ impl Scratch {
         self.alone = true;
     }
 
-    fn threads(&self) -> usize {
+    pub fn threads(&self) -> usize {
         if self.alone {
             1
         } else {
@@ -55,14 +58,14 @@ impl std::fmt::Debug for Scratch {
 
 /// `total` things cut into `count` runs that differ by at most one.
 #[derive(Debug, Clone, Copy)]
-struct Split {
+pub(super) struct Split {
     total: usize,
-    count: usize,
+    pub count: usize,
 }
 
 impl Split {
     /// The fewest runs of at most `most` things.
-    fn at_most(total: usize, most: usize) -> Self {
+    pub fn at_most(total: usize, most: usize) -> Self {
         Self {
             total,
             count: total.div_ceil(most.max(1)),
@@ -80,22 +83,26 @@ impl Split {
         self.total * i / self.count
     }
 
-    fn range(&self, i: usize) -> Range<usize> {
+    pub fn range(&self, i: usize) -> Range<usize> {
         self.start(i)..self.start(i + 1)
     }
 }
 
 /// A slice of which tasks write disjoint pieces.
-struct Pieces<T>(*mut T);
+pub(super) struct Pieces<T>(*mut T);
 
 // SAFETY: pieces handed out are disjoint, by the contract of `get`.
 unsafe impl<T: Send> Sync for Pieces<T> {}
 
 impl<T> Pieces<T> {
+    pub fn new(slice: &mut [T]) -> Self {
+        Self(slice.as_mut_ptr())
+    }
+
     /// # Safety
     /// `start .. start + len` is within the slice, and overlaps no other piece in use.
     #[allow(clippy::mut_from_ref)] // the contract stands in for the borrow checker
-    unsafe fn get(&self, start: usize, len: usize) -> &mut [T] {
+    pub unsafe fn get(&self, start: usize, len: usize) -> &mut [T] {
         // SAFETY: by contract.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
     }
@@ -110,7 +117,7 @@ impl<T> Pieces<T> {
 
 /// Runs tasks `0 .. count` on so many threads of the current pool: `task(thread, i)`, where no two
 /// that run at the same time have one `thread`, a number below `threads`.
-fn run_tasks(threads: usize, count: usize, task: impl Fn(usize, usize) + Sync) {
+pub(super) fn run_tasks(threads: usize, count: usize, task: impl Fn(usize, usize) + Sync) {
     let threads = threads.min(count);
     if threads <= 1 {
         return (0..count).for_each(|i| task(0, i));
@@ -134,7 +141,7 @@ fn run_tasks(threads: usize, count: usize, task: impl Fn(usize, usize) + Sync) {
     });
 }
 
-fn grow(buffer: &mut Vec<Line>, len: usize) {
+pub(super) fn grow(buffer: &mut Vec<Line>, len: usize) {
     buffer.resize(len.max(buffer.len()), Line::ZERO);
 }
 
@@ -205,8 +212,8 @@ impl Part<'_> {
                 grow(&mut scratch.b, groups * lines);
             }
         }
-        let packed_a = Pieces(scratch.a.as_mut_ptr());
-        let packed_b = Pieces(scratch.b.as_mut_ptr());
+        let packed_a = Pieces::new(&mut scratch.a);
+        let packed_b = Pieces::new(&mut scratch.b);
         let a_runs = Split::at_most(panels, PACK_RUN);
         let b_runs = Split::at_most(if packs_b { groups } else { 0 }, PACK_RUN);
         run_tasks(threads, a_runs.count + b_runs.count, |_, task| {
@@ -259,12 +266,12 @@ impl Part<'_> {
         stretch: Stretch,
     ) {
         let lines = self.layout.lines;
-        let packed_a = Pieces(scratch.a.as_mut_ptr());
-        let packed_b = Pieces(scratch.b.as_mut_ptr());
+        let packed_a = Pieces::new(&mut scratch.a);
+        let packed_b = Pieces::new(&mut scratch.b);
         let work = Work {
             part: self,
             tiles: self.groups.len().div_ceil(I::GROUPS),
-            unfinished: Pieces(scratch.sums.as_mut_ptr()),
+            unfinished: Pieces::new(&mut scratch.sums),
             epilogue,
             stretch,
         };

@@ -10,6 +10,8 @@ use super::GemmError;
 const I16_LIMIT: i64 = 32639;
 /// Elements that are worked on at a time: those of the narrowest tile.
 const PIECE: usize = 16;
+/// The same in 32 bits, of which half of such a tile may be of use.
+const NARROW_PIECE: usize = 8;
 
 /// Receives the exact accumulators of a product, a piece of a row at a time, from many threads.
 pub trait Epilogue: Sync {
@@ -23,10 +25,30 @@ pub trait Epilogue: Sync {
     /// same time.
     unsafe fn store(&self, row: usize, col0: usize, acc: &[i64]);
 
+    /// As [`Self::store`], of at most 32 accumulators below 2^30 in magnitude.
+    ///
+    /// # Safety
+    /// As [`Self::store`].
+    #[inline(always)]
+    unsafe fn store_narrow(&self, row: usize, col0: usize, acc: &[i32]) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.store(row, col0, &widen(acc)[..acc.len()]) };
+    }
+
     /// Says that `store` comes soon for these columns of `row`, all within [`Self::shape`]: one that
     /// reads memory may ask for it now.
     #[inline(always)]
     fn ask_for(&self, _row: usize, _cols: Range<usize>) {}
+}
+
+/// Of at most a tile's width.
+#[inline(always)]
+fn widen(acc: &[i32]) -> [i64; 32] {
+    let mut wide = [0; 32];
+    for (wide, &acc) in wide.iter_mut().zip(acc) {
+        *wide = i64::from(acc);
+    }
+    wide
 }
 
 /// A row-major matrix written in disjoint pieces by many threads.
@@ -105,6 +127,9 @@ pub struct RescaleI16<'a> {
     out: SharedMat<'a, i16>,
     shift: i32,
     bias: Option<&'a [i64]>,
+    /// The same in 32 bits, or nothing without it; None where int32 is too narrow for what becomes
+    /// of sums below 2^30.
+    narrow_bias: Option<Vec<i32>>,
     relu: bool,
     saturated: AtomicU64,
 }
@@ -128,10 +153,17 @@ impl<'a> RescaleI16<'a> {
             });
         }
         let out = SharedMat::new(out, rows, cols)?;
+        let narrow = |&b: &i64| i32::try_from(b).ok().filter(|b| b.unsigned_abs() < 1 << 30);
+        let narrow_bias = bias.unwrap_or_default().iter().map(narrow).collect();
         Ok(Self {
             out,
             shift,
             bias,
+            narrow_bias: if (1..=31).contains(&shift) {
+                narrow_bias
+            } else {
+                None
+            },
             relu,
             saturated: AtomicU64::new(0),
         })
@@ -161,6 +193,25 @@ impl<'a> RescaleI16<'a> {
         if changed != 0 {
             let beyond = |x: &&i64| rescale(**x).unsigned_abs() > I16_LIMIT as u64;
             let beyond = acc.iter().filter(beyond).count() as u64;
+            self.saturated.fetch_add(beyond, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Self::finish`], in 32 bits, for a shift in [1, 31].
+    #[inline(always)]
+    fn finish_narrow(&self, sums: &[i32; NARROW_PIECE], out: &mut [i16; NARROW_PIECE]) {
+        let (before, limit) = (self.shift - 1, I16_LIMIT as i32);
+        let floor = if self.relu { 0 } else { -limit };
+        let mut changed = 0;
+        for i in 0..NARROW_PIECE {
+            let y = ((sums[i] >> before) + 1) >> 1;
+            let held = y.clamp(-limit, limit);
+            changed |= y ^ held;
+            out[i] = held.max(floor) as i16;
+        }
+        if changed != 0 {
+            let beyond = |&&x: &&i32| (((x >> before) + 1) >> 1).abs() > limit;
+            let beyond = sums.iter().filter(beyond).count() as u64;
             self.saturated.fetch_add(beyond, Ordering::Relaxed);
         }
     }
@@ -214,6 +265,49 @@ impl Epilogue for RescaleI16<'_> {
             }
             self.finish_shifted(&sums, &mut piece);
             out[done..].copy_from_slice(&piece[..count]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_narrow(&self, row: usize, col0: usize, acc: &[i32]) {
+        let Some(bias) = &self.narrow_bias else {
+            // SAFETY: passed on from the caller.
+            return unsafe { self.store(row, col0, &widen(acc)[..acc.len()]) };
+        };
+        // SAFETY: passed on from the caller.
+        let out = unsafe { self.out.piece(row, col0, acc.len()) };
+        let bias = bias.get(col0..col0 + acc.len()).unwrap_or_default();
+        for first in (0..acc.len()).step_by(NARROW_PIECE) {
+            // The rest of a piece is zeros, which never saturate.
+            let mut sums: [i32; NARROW_PIECE] = load(&acc[first..]);
+            if !bias.is_empty() {
+                let bias: [i32; NARROW_PIECE] = load(&bias[first..]);
+                for i in 0..NARROW_PIECE {
+                    sums[i] = sums[i].wrapping_add(bias[i]);
+                }
+            }
+            match out[first..].first_chunk_mut() {
+                Some(out) => self.finish_narrow(&sums, out),
+                None => {
+                    let mut piece = [0; NARROW_PIECE];
+                    self.finish_narrow(&sums, &mut piece);
+                    let rest = &mut out[first..];
+                    rest.copy_from_slice(&piece[..rest.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// The first elements, or as many as there are and zeros.
+#[inline(always)]
+fn load<const N: usize>(from: &[i32]) -> [i32; N] {
+    match from.first_chunk() {
+        Some(from) => *from,
+        None => {
+            let mut all = [0; N];
+            all[..from.len()].copy_from_slice(from);
+            all
         }
     }
 }

@@ -40,7 +40,7 @@
 //!
 //! `pack` copies operands into groups of 16 lanes (rows of A, columns of B) in the order in which
 //! they are read, `tile` computes one register tile over all of K, `driver` cuts the work into
-//! tasks. `avx512`, `avx2` and `neon` are the instruction sets, all of them behind `tile::Isa`;
+//! tasks, `convolve` those whose operands are patches of images. `avx512`, `avx2` and `neon` are the instruction sets, all of them behind `tile::Isa`;
 //! `scalar` is the plain definition. Only AVX-512 has byte products worth using, the others take H
 //! from int16 limbs. An int8 operand would be a group whose high limbs are 0: `W` alone is then
 //! exact over 512 terms, at 2 instructions, and a packing of its own could halve that.
@@ -54,6 +54,8 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_pack;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod convolve;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod driver;
 mod epilogue;
 #[cfg(any(target_arch = "aarch64", all(test, target_arch = "x86_64")))]
@@ -62,6 +64,7 @@ mod neon;
 mod neon_emulated;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod pack;
+mod patches;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tile;
@@ -70,6 +73,7 @@ mod tile;
 use crate::cpu;
 
 pub use epilogue::{Epilogue, RescaleI16, StoreI64};
+pub use patches::Patches;
 
 /// Terms of a block whose values all lie within +-32639 (see the module's proof).
 const BLOCK: usize = 256;
@@ -317,24 +321,7 @@ impl Gemm {
         b: MatRef<'_>,
         epilogue: &E,
     ) -> Result<(), GemmError> {
-        if a.cols != b.rows {
-            return Err(GemmError::Inner {
-                a_cols: a.cols,
-                b_rows: b.rows,
-            });
-        }
-        if a.cols > MAX_K {
-            return Err(GemmError::TooLong { k: a.cols });
-        }
-        let (rows, cols) = epilogue.shape();
-        if (rows, cols) != (a.rows, b.cols) {
-            return Err(GemmError::Output {
-                rows,
-                cols,
-                m: a.rows,
-                n: b.cols,
-            });
-        }
+        check((a.rows, a.cols), (b.rows, b.cols), epilogue)?;
         match self.path {
             #[cfg(target_arch = "aarch64")]
             // SAFETY: `new` made sure that this machine has the instructions.
@@ -355,4 +342,84 @@ impl Gemm {
         }
         Ok(())
     }
+
+    /// [`Self::run`], where A is made of patches.
+    pub fn run_on_patches<E: Epilogue>(
+        &mut self,
+        a: Patches<'_>,
+        b: MatRef<'_>,
+        epilogue: &E,
+    ) -> Result<(), GemmError> {
+        let (rows, cols) = (a.rows(), a.cols());
+        check((rows, cols), (b.rows, b.cols), epilogue)?;
+        match self.path {
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: `new` made sure that this machine has the instructions.
+            Path::Neon => unsafe {
+                convolve::run_on::<neon::Neon, E>(a, b, epilogue, &mut self.scratch)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Path::Avx2 => unsafe {
+                convolve::run_on::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Path::Avx512Vnni => unsafe {
+                convolve::run_on::<avx512::Avx512, E>(a, b, epilogue, &mut self.scratch);
+            },
+            _ => scalar::run(MatRef::row_major(&a.store(), rows, cols)?, b, epilogue),
+        }
+        Ok(())
+    }
+
+    /// [`Self::run`], where B is made of patches: for a few sums of very many terms. Each thread
+    /// keeps all sums.
+    pub fn run_over_patches<E: Epilogue>(
+        &mut self,
+        a: MatRef<'_>,
+        b: Patches<'_>,
+        epilogue: &E,
+    ) -> Result<(), GemmError> {
+        let (rows, cols) = (b.rows(), b.cols());
+        check((a.rows, a.cols), (rows, cols), epilogue)?;
+        match self.path {
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: `new` made sure that this machine has the instructions.
+            Path::Neon => unsafe {
+                convolve::run_over::<neon::Neon, E>(a, b, epilogue, &mut self.scratch)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Path::Avx2 => unsafe {
+                convolve::run_over::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Path::Avx512Vnni => unsafe {
+                convolve::run_over::<avx512::Avx512, E>(a, b, epilogue, &mut self.scratch);
+            },
+            _ => scalar::run(a, MatRef::row_major(&b.store(), rows, cols)?, epilogue),
+        }
+        Ok(())
+    }
+}
+
+/// Are there matrices of these rows and columns to be multiplied, for this epilogue?
+fn check<E: Epilogue>(
+    (m, k): (usize, usize),
+    (b_rows, n): (usize, usize),
+    epilogue: &E,
+) -> Result<(), GemmError> {
+    if k != b_rows {
+        return Err(GemmError::Inner { a_cols: k, b_rows });
+    }
+    if k > MAX_K {
+        return Err(GemmError::TooLong { k });
+    }
+    let (rows, cols) = epilogue.shape();
+    if (rows, cols) != (m, n) {
+        return Err(GemmError::Output { rows, cols, m, n });
+    }
+    Ok(())
 }

@@ -44,6 +44,11 @@ unsafe impl Isa for Neon {
     }
 
     #[inline(always)]
+    unsafe fn store(to: *mut i32, x: int32x4_t) {
+        vst1q_s32(to, x);
+    }
+
+    #[inline(always)]
     unsafe fn splat(from: *const u32) -> int32x4_t {
         vld1q_dup_s32(from.cast())
     }

@@ -31,6 +31,11 @@ pub(super) unsafe fn vld1q_s32(from: *const i32) -> int32x4_t {
     unsafe { from.cast::<int32x4_t>().read_unaligned() }
 }
 
+pub(super) unsafe fn vst1q_s32(to: *mut i32, x: int32x4_t) {
+    // SAFETY: 4 writable int32, by the caller's contract.
+    unsafe { to.cast::<int32x4_t>().write_unaligned(x) }
+}
+
 pub(super) unsafe fn vld1q_dup_s32(from: *const i32) -> int32x4_t {
     // SAFETY: a readable int32, by the caller's contract.
     [unsafe { from.read_unaligned() }; 4]

@@ -23,6 +23,35 @@ impl TileSums {
     pub const ZERO: Self = Self([[0; MAX_COLS]; MAX_ROWS]);
 }
 
+/// The accumulators of a tile whose sums fit 32 bits.
+#[repr(C, align(64))]
+pub(super) struct NarrowSums(pub [[i32; MAX_COLS]; MAX_ROWS]);
+
+impl NarrowSums {
+    pub fn new() -> Self {
+        Self([[0; MAX_COLS]; MAX_ROWS])
+    }
+}
+
+/// A tile whose rows are windows that lie one after the other in a row of a band, each a fixed step
+/// further, and each made of runs of pairs.
+#[derive(Clone, Copy)]
+pub(super) struct WindowsJob<'a> {
+    /// Rows and columns of C: windows, and the first lanes of `b`.
+    pub rows: usize,
+    pub cols: usize,
+    /// The band from the first window's first element on.
+    pub pixels: &'a [i16],
+    /// Elements from a window to the next.
+    pub step: usize,
+    /// Pairs of a run, and elements from the start of a window's run to that of its next.
+    pub pairs: usize,
+    pub run_step: usize,
+    pub layout: &'a Layout,
+    /// Packed, its terms those runs.
+    pub b: &'a [Line],
+}
+
 /// The packed operands of a tile: one group of A, one or two of B.
 #[derive(Clone, Copy)]
 pub(super) struct TileJob<'a> {
@@ -52,7 +81,8 @@ pub(super) unsafe trait Isa {
 
     unsafe fn zero() -> Self::Vector;
     unsafe fn load(from: *const u32) -> Self::Vector;
-    /// The word at `from` in every lane.
+    unsafe fn store(to: *mut i32, x: Self::Vector);
+    /// The word at `from`, which need not be aligned, in every lane.
     unsafe fn splat(from: *const u32) -> Self::Vector;
     /// Asks for a line that is read soon; it may lie anywhere.
     unsafe fn prefetch(at: *const u32);
@@ -76,6 +106,15 @@ pub(super) unsafe trait Isa {
     unsafe fn finish<E: Epilogue>(
         epilogue: &E,
         sums: &TileSums,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    );
+    /// [`windows`] for the job's rows and columns.
+    unsafe fn windows(job: &WindowsJob<'_>, lines: Range<usize>, out: &mut NarrowSums);
+    /// [`finish_narrow`].
+    unsafe fn finish_narrow<E: Epilogue>(
+        epilogue: &E,
+        sums: &NarrowSums,
         rows: Range<usize>,
         cols: Range<usize>,
     );
@@ -119,6 +158,54 @@ macro_rules! one_group_entries {
         ) {
             $crate::gemm::tile::finish(epilogue, sums, rows, cols);
         }
+
+        $(#[$attribute])*
+        unsafe fn windows(
+            job: &$crate::gemm::tile::WindowsJob<'_>,
+            lines: std::ops::Range<usize>,
+            out: &mut $crate::gemm::tile::NarrowSums,
+        ) {
+            $(#[$attribute])*
+            unsafe fn rows<I: Isa, const R: usize, const HALF: usize, const ALL: usize>(
+                job: &$crate::gemm::tile::WindowsJob<'_>,
+                lines: std::ops::Range<usize>,
+                out: &mut $crate::gemm::tile::NarrowSums,
+            ) {
+                if job.cols <= HALF * I::WIDTH {
+                    $crate::gemm::tile::windows::<I, R, HALF>(job, lines, out);
+                } else {
+                    $crate::gemm::tile::windows::<I, R, ALL>(job, lines, out);
+                }
+            }
+            macro_rules! rows {
+                ($r:literal) => {
+                    rows::<
+                        Self,
+                        $r,
+                        { $crate::gemm::pack::LANES / Self::WIDTH / 2 },
+                        { $crate::gemm::pack::LANES / Self::WIDTH },
+                    >(job, lines, out)
+                };
+            }
+            match job.rows {
+                1 => rows!(1),
+                2 => rows!(2),
+                3 => rows!(3),
+                4 => rows!(4),
+                5 => rows!(5),
+                _ => rows!(6),
+            }
+        }
+
+        $(#[$attribute])*
+        unsafe fn finish_narrow<E: $crate::gemm::Epilogue>(
+            epilogue: &E,
+            sums: &$crate::gemm::tile::NarrowSums,
+            rows: std::ops::Range<usize>,
+            cols: std::ops::Range<usize>,
+        ) {
+            $crate::gemm::tile::finish_narrow(epilogue, sums, rows, cols);
+        }
     };
 }
 pub(super) use one_group_entries;
@@ -140,7 +227,24 @@ pub(super) unsafe fn finish<E: Epilogue>(
     }
 }
 
-fn bound(layout: &Layout, group: &[Line], block: usize) -> Bound {
+/// As [`finish`], of sums below 2^30.
+///
+/// # Safety
+/// As [`Epilogue::store`].
+#[inline(always)]
+pub(super) unsafe fn finish_narrow<E: Epilogue>(
+    epilogue: &E,
+    sums: &NarrowSums,
+    rows: Range<usize>,
+    cols: Range<usize>,
+) {
+    for i in 0..rows.len() {
+        // SAFETY: passed on from the caller.
+        unsafe { epilogue.store_narrow(rows.start + i, cols.start, &sums.0[i][..cols.len()]) };
+    }
+}
+
+pub(super) fn bound(layout: &Layout, group: &[Line], block: usize) -> Bound {
     let line = &group[layout.bounds + block / 8].0;
     Bound {
         norm: line[block % 8 * 2],
@@ -342,6 +446,69 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
                 let to = out.0[r].as_mut_ptr().add(v * I::WIDTH);
                 I::widen(to, highs[r][v].assume_init(), sums[r][v], add);
             }
+        }
+    }
+}
+
+/// Computes a tile of `R` windows and `N` vectors over the words `lines` of each window, modulo 2^32.
+///
+/// # Safety
+/// The machine has the instructions of `I`; `R` is `job.rows`; `N` vectors lie in the groups of
+/// `job.b`, which were packed for the layout; the words of all windows lie in `job.pixels`.
+#[inline(always)]
+pub(super) unsafe fn windows<I: Isa, const R: usize, const N: usize>(
+    job: &WindowsJob<'_>,
+    lines: Range<usize>,
+    out: &mut NarrowSums,
+) {
+    let mut sums = [[unsafe { I::zero() }; N]; R];
+    let step = job.step;
+    let mut line = lines.start;
+    while line < lines.end {
+        let (down, across) = (line / job.pairs, line % job.pairs);
+        let count = (job.pairs - across).min(lines.end - line);
+        // SAFETY: by the caller's contract.
+        unsafe {
+            let first = job.pixels.as_ptr().add(down * job.run_step + 2 * across);
+            // A place for every fourth window: from there the others are one address away.
+            let mut a = [first; MAX_ROWS.div_ceil(4)];
+            for i in 0..R.div_ceil(4) {
+                a[i] = first.wrapping_add(4 * i * step);
+            }
+            let mut b = [job.b.as_ptr().add(line).cast::<u32>(); MAX_COLS / LANES];
+            for (group, b) in b
+                .iter_mut()
+                .enumerate()
+                .take((N * I::WIDTH).div_ceil(LANES))
+            {
+                *b = b.add(group * job.layout.lines * LANES);
+            }
+            for _ in 0..count {
+                let mut row = [I::zero(); N];
+                for v in 0..N {
+                    let (group, offset) = (v * I::WIDTH / LANES, v * I::WIDTH % LANES);
+                    row[v] = I::load(b[group].add(offset));
+                }
+                for group in 0..(N * I::WIDTH).div_ceil(LANES) {
+                    b[group] = b[group].add(LANES);
+                }
+                for r in 0..R {
+                    let x = I::splat(a[r / 4].add(r % 4 * step).cast());
+                    for v in 0..N {
+                        sums[r][v] = I::dot_words(sums[r][v], x, row[v]);
+                    }
+                }
+                for i in 0..R.div_ceil(4) {
+                    a[i] = a[i].wrapping_add(2);
+                }
+            }
+        }
+        line += count;
+    }
+    for r in 0..R {
+        for v in 0..N {
+            // SAFETY: a tile's sums have that place.
+            unsafe { I::store(out.0[r].as_mut_ptr().add(v * I::WIDTH), sums[r][v]) };
         }
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::attention::TokenRule;
 use super::buffer::OutOfMemory;
 use super::commitment::StateLeaf;
-use super::layout::{Transpose, Window};
-use super::linear::Product;
+use super::layout::Transpose;
+use super::linear::{Factors, Product};
 use super::norm::InverseRoot;
 use super::optimizer::{Blend, Direction, MomentumRule};
 use super::parallel::for_rows;
@@ -25,6 +25,7 @@ use crate::graph::{Attr, Node};
 use crate::number::{Dtype, Element, MAX_STEPS, Rounding};
 use crate::order::OrderError;
 use crate::tensor_digest::digest_parallel;
+use crate::window::Window;
 
 use Dtype::{I8, I16, I32, I64, U8};
 
@@ -385,7 +386,8 @@ impl Kernel {
             }
             Self::Matmul(product) => {
                 let (a, b) = (input(0)?.try_into()?, input(1)?.try_into()?);
-                linear::matmul(gemm, *product, a, b, out.try_into()?)?;
+                let factors = Factors::Matrices(*product);
+                linear::matmul(gemm, &factors, a, b, out.try_into()?)?;
             }
             Self::BatchedMatmul { stack, product } => {
                 let (a, b) = (input(0)?.try_into()?, input(1)?.try_into()?);

@@ -1,88 +1,8 @@
 //! Reordering without arithmetic, and its adjoints: twin of `vtrain/ops/layout.py`. Images are NHWC.
 
-use std::ops::Range;
-
 use super::simd::{vectorised, zip_eights};
 use crate::number::Element;
-
-/// A sliding window over images of one size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Extents of an image.
-    pub height: usize,
-    /// See `height`.
-    pub width: usize,
-    /// See `height`.
-    pub channels: usize,
-    /// Windows down an image.
-    pub rows: usize,
-    /// Windows across an image.
-    pub columns: usize,
-    /// Height and width of the window.
-    pub kernel: [usize; 2],
-    /// Steps down and across.
-    pub strides: [usize; 2],
-    /// Padding above and left.
-    pub pads: [usize; 2],
-}
-
-impl Window {
-    /// Elements of an image.
-    pub fn image(&self) -> usize {
-        self.height * self.width * self.channels
-    }
-
-    /// Elements of one window's patch.
-    pub fn patch(&self) -> usize {
-        self.kernel[0] * self.kernel[1] * self.channels
-    }
-
-    /// Windows of an image.
-    pub fn windows(&self) -> usize {
-        self.rows * self.columns
-    }
-
-    /// The part of window `at` along an axis that lies inside the image.
-    #[inline(always)]
-    fn inside(at: usize, stride: usize, pad: usize, kernel: usize, extent: usize) -> Range<usize> {
-        let start = at * stride;
-        let first = pad.saturating_sub(start).min(kernel);
-        let end = (extent + pad).saturating_sub(start).min(kernel);
-        first..end.max(first)
-    }
-
-    /// Offsets down the window at row `row` that lie inside the image.
-    #[inline(always)]
-    pub fn inside_down(&self, row: usize) -> Range<usize> {
-        Self::inside(
-            row,
-            self.strides[0],
-            self.pads[0],
-            self.kernel[0],
-            self.height,
-        )
-    }
-
-    /// Offsets across the window at column `column` that lie inside the image.
-    #[inline(always)]
-    pub fn inside_across(&self, column: usize) -> Range<usize> {
-        Self::inside(
-            column,
-            self.strides[1],
-            self.pads[1],
-            self.kernel[1],
-            self.width,
-        )
-    }
-
-    /// First element in an image of offset (`down`, `across`), inside it, of a window.
-    #[inline(always)]
-    pub fn pixel(&self, row: usize, column: usize, down: usize, across: usize) -> usize {
-        let y = row * self.strides[0] + down - self.pads[0];
-        let x = column * self.strides[1] + across - self.pads[1];
-        (y * self.width + x) * self.channels
-    }
-}
+use crate::window::Window;
 
 /// Patches of whole images: for each window, its pixels row by row, zero outside the image.
 pub fn im2col(window: &Window, x: &[i16], out: &mut [i16]) {

@@ -2,9 +2,9 @@
 //!
 //! Channels are taken eight at a time, which stay in registers over a window.
 
-use super::layout::Window;
 use super::simd::vectorised;
 use crate::number::Element;
+use crate::window::Window;
 
 /// What padding counts as in a maximum: below every saturated operand.
 const BELOW: i16 = i16::MIN;

@@ -3,7 +3,7 @@
 use crate::graph::{Attr, Node, TensorType};
 use crate::number::Dtype;
 
-use super::layout::Window;
+use crate::window::Window;
 
 /// Largest tensor; keeps a hostile graph from asking for unbounded memory.
 pub const MAX_ELEMENTS: usize = 1 << 32;

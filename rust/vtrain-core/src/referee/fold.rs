@@ -15,11 +15,11 @@ use crate::number::{
 };
 use crate::ops::attention::TokenRule;
 use crate::ops::gather::number_of;
-use crate::ops::layout::Window;
 use crate::ops::linear::Product;
 use crate::ops::softmax::{FINE_ONE, fine_share};
 use crate::ops::{Form, Kernel, OpError, Part, Windows, attention, commitment, lookup, optimizer};
 use crate::order;
+use crate::window::Window;
 
 /// Most distinct chunks that a block of a fold touches, where it has more than one term.
 pub const MAX_CHUNKS: u64 = 32;

@@ -1,0 +1,75 @@
+//! Patches of images as an operand that is stored nowhere.
+
+use super::GemmError;
+use crate::window::{Bands, Window};
+
+/// Patches of images as a matrix: a row for each window, zero outside the image.
+#[derive(Debug, Clone, Copy)]
+pub struct Patches<'a> {
+    data: &'a [i16],
+    pub(super) window: &'a Window,
+    pub(super) images: usize,
+}
+
+impl<'a> Patches<'a> {
+    /// Of all images in `data`, one after the other. Errors: [`GemmError::View`].
+    pub fn new(data: &'a [i16], window: &'a Window) -> Result<Self, GemmError> {
+        let image = window.image();
+        if !window.has_bands() || !data.len().is_multiple_of(image) {
+            return Err(GemmError::View {
+                rows: window.windows(),
+                cols: window.patch(),
+                row_stride: window.patch(),
+                col_stride: 1,
+                len: data.len(),
+            });
+        }
+        Ok(Self {
+            data,
+            window,
+            images: data.len() / image,
+        })
+    }
+
+    /// Number of rows: windows of all images.
+    pub fn rows(&self) -> usize {
+        self.images * self.window.windows()
+    }
+
+    /// Number of columns: elements of a patch.
+    pub fn cols(&self) -> usize {
+        self.window.patch()
+    }
+
+    /// The matrix as it would be stored, row-major.
+    pub(super) fn store(&self) -> Vec<i16> {
+        let mut all = Vec::with_capacity(self.rows() * self.cols());
+        let bands = Bands::new(self.window, self.images, usize::MAX);
+        let (mut band, mut rows) = (Vec::new(), Vec::new());
+        for i in 0..bands.count() {
+            self.make(&bands, i, &mut band, &mut rows);
+            all.extend_from_slice(&rows);
+        }
+        all
+    }
+
+    /// The first row of band `i`, which is made, and its rows.
+    pub(super) fn make(
+        &self,
+        bands: &Bands<'_>,
+        i: usize,
+        band: &mut Vec<i16>,
+        rows: &mut Vec<i16>,
+    ) -> usize {
+        let (image, range) = bands.get(i);
+        let first = image * self.window.windows() + range.start * self.window.columns;
+        rows.resize(range.len() * self.window.columns * self.cols(), 0);
+        self.window.fill_band(self.image(image), range, band);
+        self.window.copy_patches(band, rows);
+        first
+    }
+
+    pub(super) fn image(&self, image: usize) -> &'a [i16] {
+        &self.data[image * self.window.image()..][..self.window.image()]
+    }
+}

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 /// Elements of a band: they should stay in a core's first caches.
 const BAND: usize = 12 << 10;
-/// Elements behind a band, so that it may be read by eights.
-const BEHIND: usize = 8;
+/// Elements behind a band, so that it may be read by pairs.
+const BEHIND: usize = 1;
 /// Most elements that a row of windows may reach to be worked on in bands.
 const LARGEST: usize = 1 << 22;
 
@@ -170,26 +170,11 @@ impl Window {
                 let window =
                     window_row * self.band_step() + column * self.strides[1] * self.channels;
                 for down in 0..self.kernel[0] {
-                    copy_run(&band[window + down * row..], &mut out[to..], run);
+                    let from = window + down * row;
+                    out[to..to + run].copy_from_slice(&band[from..from + run]);
                     to += run;
                 }
             }
         }
-    }
-}
-
-/// Copies a run by eights, and with it what lies behind: who copies run after run writes that anew.
-#[inline(always)]
-fn copy_run(from: &[i16], to: &mut [i16], run: usize) {
-    let mut done = 0;
-    while done < run {
-        let eight = from[done..].first_chunk::<8>();
-        let place = to[done..].first_chunk_mut::<8>();
-        let (Some(eight), Some(place)) = (eight, place) else {
-            to[done..run].copy_from_slice(&from[done..run]);
-            return;
-        };
-        *place = *eight;
-        done += 8;
     }
 }

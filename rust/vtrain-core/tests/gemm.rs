@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use rayon::ThreadPool;
-use vtrain_core::gemm::{Gemm, GemmError, MAX_K, MatRef, Path, RescaleI16, StoreI64};
+use vtrain_core::gemm::{Gemm, GemmError, MAX_K, MatRef, Patches, Path, RescaleI16, StoreI64};
+use vtrain_core::window::Window;
 
 static POOLS: LazyLock<[ThreadPool; 2]> = LazyLock::new(|| {
     [1, 2].map(|n| {
@@ -474,4 +475,166 @@ fn refusals_name_their_reason() {
             name: "fast".into()
         })
     );
+}
+
+/// Images of so many channels, and a window with as much padding on both sides.
+fn window(image: [usize; 3], kernel: [usize; 2], strides: [usize; 2], pads: [usize; 2]) -> Window {
+    let windows = |axis: usize| (image[axis] + 2 * pads[axis] - kernel[axis]) / strides[axis] + 1;
+    Window {
+        height: image[0],
+        width: image[1],
+        channels: image[2],
+        rows: windows(0),
+        columns: windows(1),
+        kernel,
+        strides,
+        pads,
+    }
+}
+
+/// Windows with runs of odd and even length, rows of odd and even length, more rows than a band has,
+/// sums of more than a block, and some that leave pixels out.
+fn windows() -> Vec<Window> {
+    vec![
+        window([1, 1, 1], [1, 1], [1, 1], [0, 0]),
+        window([5, 7, 3], [1, 1], [1, 1], [0, 0]),
+        window([28, 28, 1], [3, 3], [1, 1], [1, 1]),
+        window([14, 14, 8], [3, 3], [1, 1], [1, 1]),
+        window([6, 9, 2], [3, 2], [2, 3], [1, 0]),
+        window([9, 8, 5], [5, 4], [1, 2], [4, 3]),
+        window([7, 30, 16], [3, 3], [1, 1], [1, 1]),
+        window([4, 5, 67], [3, 3], [1, 1], [1, 1]),
+        window([1, 301, 3], [1, 7], [1, 1], [0, 3]),
+        window([70, 40, 9], [2, 2], [1, 1], [0, 1]),
+    ]
+}
+
+/// The matrix of patches, by its definition.
+fn patches(window: &Window, images: &[i16]) -> Mat {
+    let rows = images.len() / window.image() * window.windows();
+    Mat::new(rows, window.patch(), Order::Rows, |row, place| {
+        let (image, at) = (row / window.windows(), row % window.windows());
+        let (pixel, channel) = (place / window.channels, place % window.channels);
+        let y = at / window.columns * window.strides[0] + pixel / window.kernel[1];
+        let x = at % window.columns * window.strides[1] + pixel % window.kernel[1];
+        let inside =
+            |at: usize, pad: usize, extent: usize| at.checked_sub(pad).filter(|&at| at < extent);
+        let y = inside(y, window.pads[0], window.height);
+        let x = inside(x, window.pads[1], window.width);
+        match y.zip(x) {
+            Some((y, x)) => {
+                let pixel = (image * window.height + y) * window.width + x;
+                images[pixel * window.channels + channel]
+            }
+            None => 0,
+        }
+    })
+}
+
+#[test]
+fn products_of_patches_are_those_of_the_matrix_that_they_are() {
+    let mut random = Random(9);
+    let values: [fn(&mut Random) -> i16; 5] = [
+        |random| random.value(8),
+        |random| random.value(13),
+        |random| random.value(16),
+        |random| [i16::MIN, i16::MAX, -32639][random.below(0..3)],
+        |_| i16::MIN,
+    ];
+    let mut gemms: Vec<Gemm> = Path::available().map(|p| Gemm::new(p).unwrap()).collect();
+    for (i, window) in windows().into_iter().enumerate() {
+        for (kind, value) in values.iter().enumerate() {
+            let n = [1, 8, 9, 16, 17, 33, 64][(i + 2 * kind) % 7];
+            let count = 1 + (i + kind) % 3;
+            let images: Vec<i16> = (0..count * window.image())
+                .map(|_| value(&mut random))
+                .collect();
+            let rows = patches(&window, &images);
+            let kernel = Mat::new(rows.cols, n, ORDERS[i % 3], |_, _| value(&mut random));
+            let grads = Mat::new(n, rows.rows, ORDERS[kind % 3], |_, _| value(&mut random));
+            let on = definition(&rows, &kernel);
+            let over = definition(&grads, &rows);
+            let view = Patches::new(&images, &window).unwrap();
+            assert_eq!((view.rows(), view.cols()), (rows.rows, rows.cols));
+            for gemm in &mut gemms {
+                for pool in &*POOLS {
+                    let path = gemm.path();
+                    let mut found = vec![i64::MIN; on.len()];
+                    let epilogue = StoreI64::new(&mut found, rows.rows, n).unwrap();
+                    pool.install(|| gemm.run_on_patches(view, kernel.view(), &epilogue))
+                        .unwrap();
+                    assert!(found == on, "{path}: {window:?}, {n}, values {kind}");
+                    let mut found = vec![i64::MIN; over.len()];
+                    let epilogue = StoreI64::new(&mut found, n, rows.cols).unwrap();
+                    pool.install(|| gemm.run_over_patches(grads.view(), view, &epilogue))
+                        .unwrap();
+                    assert!(
+                        found == over,
+                        "over, {path}: {window:?}, {n}, values {kind}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rescaled_products_of_patches_match_their_definition() {
+    let mut random = Random(10);
+    let window = window([14, 13, 4], [3, 3], [1, 1], [1, 1]);
+    let images: Vec<i16> = (0..3 * window.image()).map(|_| random.value(12)).collect();
+    let rows = patches(&window, &images);
+    for n in [1, 7, 8, 13, 16, 24, 33] {
+        let kernel = Mat::random(rows.cols, n, Order::Rows, 12, &mut random);
+        let acc = definition(&rows, &kernel);
+        for bits in [0, 20, 29, 30, 40] {
+            let bias: Vec<i64> = (0..n)
+                .map(|_| random.next() as i64 >> (63 - bits))
+                .collect();
+            let bias = (bits > 0).then_some(bias.as_slice());
+            for (shift, relu) in [
+                (0, false),
+                (1, true),
+                (9, false),
+                (13, true),
+                (31, false),
+                (32, true),
+            ] {
+                let exact: Vec<i128> = (acc.iter().enumerate())
+                    .map(|(i, &x)| rescale(x + bias.map_or(0, |bias| bias[i % n]), shift))
+                    .collect();
+                let floor = if relu { 0 } else { -32639 };
+                let expected: Vec<i16> = exact
+                    .iter()
+                    .map(|y| (*y).clamp(floor, 32639) as i16)
+                    .collect();
+                let beyond = exact.iter().filter(|y| y.abs() > 32639).count() as u64;
+                for path in Path::available() {
+                    let mut out = vec![i16::MIN; acc.len()];
+                    let epilogue =
+                        RescaleI16::new(&mut out, rows.rows, n, shift, bias, relu).unwrap();
+                    let view = Patches::new(&images, &window).unwrap();
+                    let mut gemm = Gemm::new(path).unwrap();
+                    gemm.run_on_patches(view, kernel.view(), &epilogue).unwrap();
+                    assert_eq!(epilogue.saturated(), beyond, "{path}, shift {shift}, {n}");
+                    assert!(out == expected, "{path}, shift {shift}, relu {relu}, {n}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn patches_of_parts_of_images_are_refused() {
+    let window = window([3, 3, 2], [2, 2], [1, 1], [0, 0]);
+    let view = Patches::new(&[0; 19], &window);
+    assert!(matches!(view, Err(GemmError::View { .. })));
+    let none = Window {
+        channels: 0,
+        ..window
+    };
+    assert!(matches!(
+        Patches::new(&[], &none),
+        Err(GemmError::View { .. })
+    ));
 }

@@ -13,6 +13,17 @@ const FETCH: usize = 16;
 /// Terms between what is fetched and what is asked for.
 const AHEAD: usize = 4 * FETCH;
 
+/// From element `16 - n` on, a mask of the first `n` lanes.
+const FIRST: [i16; 2 * LANES] = {
+    let mut mask = [0; 2 * LANES];
+    let mut i = 0;
+    while i < LANES {
+        mask[i] = -1;
+        i += 1;
+    }
+    mask
+};
+
 /// A pair of terms of each lane, the first in the low half of its word: lanes 0 to 7, and 8 to 15.
 type Pair = [__m256i; 2];
 
@@ -118,19 +129,33 @@ unsafe fn fetch(src: &Lanes<'_>, first: usize) -> [Pair; FETCH / 2] {
         }
         return pairs;
     }
-    if src.lane_stride == 1 && src.lanes == LANES {
-        assert!((terms - 1) * src.k_stride + LANES <= from.len());
-        for i in 0..terms.div_ceil(2) {
-            // SAFETY: the term's 16 values lie inside `from`.
-            let (x, y) = unsafe {
-                let at = from.as_ptr().add(2 * i * src.k_stride);
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD * src.k_stride).cast());
-                let x = _mm256_loadu_si256(at.cast());
-                if 2 * i + 1 < terms {
-                    (x, _mm256_loadu_si256(at.add(src.k_stride).cast()))
-                } else {
-                    (x, zero)
+    if src.lane_stride == 1 {
+        assert!((terms - 1) * src.k_stride + src.lanes <= from.len());
+        // SAFETY: as long as the vector from any of its first 17 on.
+        let mask = unsafe { _mm256_loadu_si256(FIRST.as_ptr().add(LANES - src.lanes).cast()) };
+        let load = |k: usize| {
+            let from = &from[k * src.k_stride..];
+            let term = match from.first_chunk::<LANES>() {
+                Some(term) => *term,
+                None => {
+                    let mut term = [0; LANES];
+                    term[..src.lanes].copy_from_slice(&from[..src.lanes]);
+                    term
                 }
+            };
+            // SAFETY: a term is as long as the vector; a prefetch may be of any address.
+            unsafe {
+                let ahead = from.as_ptr().wrapping_add(AHEAD * src.k_stride);
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                _mm256_and_si256(_mm256_loadu_si256(term.as_ptr().cast()), mask)
+            }
+        };
+        for i in 0..terms.div_ceil(2) {
+            let x = load(2 * i);
+            let y = if 2 * i + 1 < terms {
+                load(2 * i + 1)
+            } else {
+                zero
             };
             let (low, high) = (_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y));
             pairs[i] = [

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::pack::{Highs, Lanes, Layout, Line, Side};
-use super::tile::{self, Isa, NarrowSums, TileJob, TileSums, WindowsJob};
+use super::tile::{self, Isa, LooseJob, NarrowSums, TileJob, TileSums, To};
 use super::{Epilogue, avx512_pack};
 
 pub(super) struct Avx512;
@@ -106,10 +106,10 @@ unsafe impl Isa for Avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn windows(job: &WindowsJob<'_>, lines: Range<usize>, out: &mut NarrowSums) {
-        type Tile = unsafe fn(&WindowsJob<'_>, Range<usize>, &mut NarrowSums);
+    unsafe fn loose(job: &LooseJob<'_>, lines: Range<usize>, out: To<'_>) {
+        type Tile = unsafe fn(&LooseJob<'_>, Range<usize>, To<'_>);
         macro_rules! tiles {
-            ($n:literal: $($r:literal)*) => { [$(windows::<$r, $n> as Tile),*] };
+            ($n:literal: $($r:literal)*) => { [$(loose::<$r, $n> as Tile),*] };
         }
         const ONE: [Tile; 14] = tiles!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
         const TWO: [Tile; 14] = tiles!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
@@ -129,12 +129,12 @@ unsafe impl Isa for Avx512 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn windows<const R: usize, const N: usize>(
-    job: &WindowsJob<'_>,
+unsafe fn loose<const R: usize, const N: usize>(
+    job: &LooseJob<'_>,
     lines: Range<usize>,
-    out: &mut NarrowSums,
+    out: To<'_>,
 ) {
-    tile::windows::<Avx512, R, N>(job, lines, out);
+    tile::loose::<Avx512, R, N>(job, lines, out);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]

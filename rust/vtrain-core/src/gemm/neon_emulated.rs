@@ -2,7 +2,8 @@
 //! machines run that file on them, and compare products with the definition.
 
 use super::neon::Neon;
-use super::{Epilogue, MatRef, RescaleI16, StoreI64, driver, scalar};
+use super::{Epilogue, MatRef, Patches, RescaleI16, StoreI64, convolve, driver, scalar};
+use crate::window::Window;
 
 macro_rules! vectors {
     ($($(#[$doc:meta])* $name:ident = [$t:ty; $n:literal];)*) => {
@@ -205,4 +206,45 @@ fn rescaled_products_and_counts_are_those_of_the_definition() {
     assert!(expected.1 > 0);
     let found = rescaled(&|epilogue| run(a, b, epilogue, &mut driver::Scratch::default()));
     assert_eq!(found, expected);
+}
+
+#[test]
+fn products_of_patches_are_those_of_the_definition() {
+    let mut scratch = driver::Scratch::default();
+    let mut seed = 3;
+    for (what, draw) in DRAWS {
+        for (channels, columns, n) in [(1, 5, 3), (2, 6, 8), (3, 7, 17), (40, 4, 5)] {
+            let window = Window {
+                height: 3,
+                width: columns,
+                channels,
+                rows: 3,
+                columns,
+                kernel: [3, 3],
+                strides: [1, 1],
+                pads: [1, 1],
+            };
+            let images = fill(2 * window.image(), &mut seed, draw);
+            let view = Patches::new(&images, &window).unwrap();
+            let (rows, cols) = (view.rows(), view.cols());
+            let matrix = view.store();
+            let matrix = MatRef::row_major(&matrix, rows, cols).unwrap();
+            let b = fill(cols * n, &mut seed, draw);
+            let b = MatRef::row_major(&b, cols, n).unwrap();
+            let (mut found, mut expected) = (vec![7; rows * n], vec![0; rows * n]);
+            let epilogue = StoreI64::new(&mut found, rows, n).unwrap();
+            // SAFETY: nothing is needed for what is emulated.
+            unsafe { convolve::run_on::<Neon, _>(view, b, &epilogue, &mut scratch) };
+            scalar::run(matrix, b, &StoreI64::new(&mut expected, rows, n).unwrap());
+            assert!(found == expected, "{what}: {window:?}");
+            let a = fill(n * rows, &mut seed, draw);
+            let a = MatRef::row_major(&a, rows, n).unwrap().t();
+            let (mut found, mut expected) = (vec![7; n * cols], vec![0; n * cols]);
+            let epilogue = StoreI64::new(&mut found, n, cols).unwrap();
+            // SAFETY: as above.
+            unsafe { convolve::run_over::<Neon, _>(a, view, &epilogue, &mut scratch) };
+            scalar::run(a, matrix, &StoreI64::new(&mut expected, n, cols).unwrap());
+            assert!(found == expected, "over, {what}: {window:?}");
+        }
+    }
 }

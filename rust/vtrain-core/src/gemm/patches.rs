@@ -45,28 +45,15 @@ impl<'a> Patches<'a> {
     pub(super) fn store(&self) -> Vec<i16> {
         let mut all = Vec::with_capacity(self.rows() * self.cols());
         let bands = Bands::new(self.window, self.images, usize::MAX);
-        let (mut band, mut rows) = (Vec::new(), Vec::new());
+        let mut band = Vec::new();
         for i in 0..bands.count() {
-            self.make(&bands, i, &mut band, &mut rows);
-            all.extend_from_slice(&rows);
+            let (image, rows) = bands.get(i);
+            let first = all.len();
+            all.resize(first + rows.len() * self.window.columns * self.cols(), 0);
+            self.window.fill_band(self.image(image), rows, &mut band);
+            self.window.copy_patches(&band, &mut all[first..]);
         }
         all
-    }
-
-    /// The first row of band `i`, which is made, and its rows.
-    pub(super) fn make(
-        &self,
-        bands: &Bands<'_>,
-        i: usize,
-        band: &mut Vec<i16>,
-        rows: &mut Vec<i16>,
-    ) -> usize {
-        let (image, range) = bands.get(i);
-        let first = image * self.window.windows() + range.start * self.window.columns;
-        rows.resize(range.len() * self.window.columns * self.cols(), 0);
-        self.window.fill_band(self.image(image), range, band);
-        self.window.copy_patches(band, rows);
-        first
     }
 
     pub(super) fn image(&self, image: usize) -> &'a [i16] {

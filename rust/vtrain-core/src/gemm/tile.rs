@@ -28,28 +28,34 @@ impl TileSums {
 pub(super) struct NarrowSums(pub [[i32; MAX_COLS]; MAX_ROWS]);
 
 impl NarrowSums {
-    pub fn new() -> Self {
-        Self([[0; MAX_COLS]; MAX_ROWS])
-    }
+    pub const ZERO: Self = Self([[0; MAX_COLS]; MAX_ROWS]);
 }
 
-/// A tile whose rows are windows that lie one after the other in a row of a band, each a fixed step
-/// further, and each made of runs of pairs.
+/// A tile whose rows lie in memory as they are: a fixed step apart, each made of runs of pairs.
 #[derive(Clone, Copy)]
-pub(super) struct WindowsJob<'a> {
-    /// Rows and columns of C: windows, and the first lanes of `b`.
+pub(super) struct LooseJob<'a> {
+    /// Rows and columns of C, the first lanes of `b`.
     pub rows: usize,
     pub cols: usize,
-    /// The band from the first window's first element on.
-    pub pixels: &'a [i16],
-    /// Elements from a window to the next.
+    /// From the first row's first element on.
+    pub data: &'a [i16],
+    /// Elements from a row to the next.
     pub step: usize,
-    /// Pairs of a run, and elements from the start of a window's run to that of its next.
+    /// Pairs of a run; elements from a pair to the next, and from a run to the next.
     pub pairs: usize,
+    pub pair_step: usize,
     pub run_step: usize,
     pub layout: &'a Layout,
     /// Packed, its terms those runs.
     pub b: &'a [Line],
+}
+
+/// Where the sums of a loose tile go.
+pub(super) enum To<'a> {
+    /// There, modulo 2^32.
+    Narrow(&'a mut NarrowSums),
+    /// To what is there.
+    Add(&'a mut TileSums),
 }
 
 /// The packed operands of a tile: one group of A, one or two of B.
@@ -109,8 +115,8 @@ pub(super) unsafe trait Isa {
         rows: Range<usize>,
         cols: Range<usize>,
     );
-    /// [`windows`] for the job's rows and columns.
-    unsafe fn windows(job: &WindowsJob<'_>, lines: Range<usize>, out: &mut NarrowSums);
+    /// [`loose`] for the job's rows and columns.
+    unsafe fn loose(job: &LooseJob<'_>, lines: Range<usize>, out: To<'_>);
     /// [`finish_narrow`].
     unsafe fn finish_narrow<E: Epilogue>(
         epilogue: &E,
@@ -160,21 +166,21 @@ macro_rules! one_group_entries {
         }
 
         $(#[$attribute])*
-        unsafe fn windows(
-            job: &$crate::gemm::tile::WindowsJob<'_>,
+        unsafe fn loose(
+            job: &$crate::gemm::tile::LooseJob<'_>,
             lines: std::ops::Range<usize>,
-            out: &mut $crate::gemm::tile::NarrowSums,
+            out: $crate::gemm::tile::To<'_>,
         ) {
             $(#[$attribute])*
             unsafe fn rows<I: Isa, const R: usize, const HALF: usize, const ALL: usize>(
-                job: &$crate::gemm::tile::WindowsJob<'_>,
+                job: &$crate::gemm::tile::LooseJob<'_>,
                 lines: std::ops::Range<usize>,
-                out: &mut $crate::gemm::tile::NarrowSums,
+                out: $crate::gemm::tile::To<'_>,
             ) {
                 if job.cols <= HALF * I::WIDTH {
-                    $crate::gemm::tile::windows::<I, R, HALF>(job, lines, out);
+                    $crate::gemm::tile::loose::<I, R, HALF>(job, lines, out);
                 } else {
-                    $crate::gemm::tile::windows::<I, R, ALL>(job, lines, out);
+                    $crate::gemm::tile::loose::<I, R, ALL>(job, lines, out);
                 }
             }
             macro_rules! rows {
@@ -450,27 +456,30 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
     }
 }
 
-/// Computes a tile of `R` windows and `N` vectors over the words `lines` of each window, modulo 2^32.
+/// Computes a tile of `R` rows and `N` vectors over the pairs `lines` of each row, modulo 2^32.
 ///
 /// # Safety
 /// The machine has the instructions of `I`; `R` is `job.rows`; `N` vectors lie in the groups of
-/// `job.b`, which were packed for the layout; the words of all windows lie in `job.pixels`.
+/// `job.b`, which were packed for the layout; the pairs of all rows lie in `job.data`.
 #[inline(always)]
-pub(super) unsafe fn windows<I: Isa, const R: usize, const N: usize>(
-    job: &WindowsJob<'_>,
+pub(super) unsafe fn loose<I: Isa, const R: usize, const N: usize>(
+    job: &LooseJob<'_>,
     lines: Range<usize>,
-    out: &mut NarrowSums,
+    mut out: To<'_>,
 ) {
     let mut sums = [[unsafe { I::zero() }; N]; R];
     let step = job.step;
     let mut line = lines.start;
     while line < lines.end {
-        let (down, across) = (line / job.pairs, line % job.pairs);
-        let count = (job.pairs - across).min(lines.end - line);
+        let (run, pair) = (line / job.pairs, line % job.pairs);
+        let count = (job.pairs - pair).min(lines.end - line);
         // SAFETY: by the caller's contract.
         unsafe {
-            let first = job.pixels.as_ptr().add(down * job.run_step + 2 * across);
-            // A place for every fourth window: from there the others are one address away.
+            let first = job
+                .data
+                .as_ptr()
+                .add(run * job.run_step + pair * job.pair_step);
+            // A place for every fourth row: from there the others are one address away.
             let mut a = [first; MAX_ROWS.div_ceil(4)];
             for i in 0..R.div_ceil(4) {
                 a[i] = first.wrapping_add(4 * i * step);
@@ -499,7 +508,7 @@ pub(super) unsafe fn windows<I: Isa, const R: usize, const N: usize>(
                     }
                 }
                 for i in 0..R.div_ceil(4) {
-                    a[i] = a[i].wrapping_add(2);
+                    a[i] = a[i].wrapping_add(job.pair_step);
                 }
             }
         }
@@ -508,7 +517,17 @@ pub(super) unsafe fn windows<I: Isa, const R: usize, const N: usize>(
     for r in 0..R {
         for v in 0..N {
             // SAFETY: a tile's sums have that place.
-            unsafe { I::store(out.0[r].as_mut_ptr().add(v * I::WIDTH), sums[r][v]) };
+            unsafe {
+                match &mut out {
+                    To::Narrow(out) => {
+                        I::store(out.0[r].as_mut_ptr().add(v * I::WIDTH), sums[r][v]);
+                    }
+                    To::Add(out) => {
+                        let to = out.0[r].as_mut_ptr().add(v * I::WIDTH);
+                        I::widen(to, I::zero(), sums[r][v], true);
+                    }
+                }
+            }
         }
     }
 }

@@ -467,6 +467,7 @@ pub(super) unsafe fn loose<I: Isa, const R: usize, const N: usize>(
     lines: Range<usize>,
     mut out: To<'_>,
 ) {
+    // SAFETY: the machine has the instructions.
     let mut sums = [[unsafe { I::zero() }; N]; R];
     let step = job.step;
     let mut line = lines.start;

@@ -153,6 +153,19 @@ def test_one_state_lies_here_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     assert "3 that the draw begins at" in " ".join(check.detail for check in report.checks)
 
 
+def test_a_state_that_is_not_there_is_one_fault(published: Path, tmp_path: Path) -> None:
+    """Although two ask for it, commitments to weights (``srs``) and the replay."""
+    shutil.copytree(published, tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "states")
+    (srs := tmp_path / "srs").touch()
+    pin = pin_of(published)
+    with open_published(f"file://{tmp_path / 'store'}") as found:
+        options = {"srs": srs, "open_key": pytest.fail}
+        report = verify(found.root, published=found, all_=True, pin=pin, **options)
+    places = [item.where for item in failed(report) if item.name == "checkpoints"]
+    assert len(places) == len(set(places)) > 1
+
+
 def test_rows_are_fetched_alone(tmp_path: Path) -> None:
     """Of a tensor of several pieces the grains that the rows take; whole pieces of a store that has
     no hashes of grains, and the same verdict."""

@@ -306,13 +306,17 @@ class BroughtStates:
         self._records, self._threads = records, threads
         self._faults: list[Check] = []
         self._here: int | None = None
+        self._lacking = set[int]()
+        """Steps whose states were asked for and not had: each is one fault."""
         self._good = 0
 
     def bring(self, step: int) -> frozenset[int]:
         """The state after ``step`` steps is here, and has its root: that step, or none where the
-        store does not give it.  Another that was here is let go."""
+        store does not give it, which is asked once.  Another that was here is let go."""
         if self._here == step:
             return frozenset({step})
+        if step in self._lacking:
+            return frozenset()
         self.drop()
         paths = self._published.paths
         place = paths.name_of(paths.checkpoint(step))
@@ -329,6 +333,7 @@ class BroughtStates:
             owed = self._published.shorten(error.where)
             where = f"{place}: {owed}" if owed else place
             self._faults.append(Check("checkpoints", "failed", error.message, where, "nobody"))
+        self._lacking.add(step)
         self.drop()
         return frozenset()
 

@@ -116,7 +116,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             *(op for op in _BATCH if op != "normalize"),  # clips shift by it
         ),
         "gradients, losses and running statistics alone have it": (
-            *(op for op in _GRADIENTS if op != "sub"),
+            *(op for op in _GRADIENTS if op not in ("sub", "col2im")),
         ),
     },
     Facet.TILES: {

@@ -12,7 +12,7 @@ still in cache), and small serial parts a tenth of the step.
 
 The small CNN has 100 M multiply-adds and 6 MB of activations and gradients: 2 to 3 ms, 0.2 of
 torch's time, which was predicted before products read patches from the images
-(docs/adr/0035-patches.md).  Expected after timings of its nodes on a busy machine: 0.55 with
+(docs/adr/0036-patches.md).  Expected after timings of its nodes on a busy machine: 0.55 with
 AVX512-VNNI, 0.65 with AVX2 (1.06 and 2.08 before).
 
 MLP 784-2048-2048-2048-10 at batch 16 has 10M weights and little to compute: memory is the limit.

@@ -160,7 +160,7 @@ def test_a_state_that_is_not_there_is_one_fault(published: Path, tmp_path: Path)
     (srs := tmp_path / "srs").touch()
     pin = pin_of(published)
     with open_published(f"file://{tmp_path / 'store'}") as found:
-        options = {"srs": srs, "open_key": pytest.fail}
+        options: dict[str, Any] = {"srs": srs, "open_key": pytest.fail}
         report = verify(found.root, published=found, all_=True, pin=pin, **options)
     places = [item.where for item in failed(report) if item.name == "checkpoints"]
     assert len(places) == len(set(places)) > 1

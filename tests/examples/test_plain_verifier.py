@@ -27,6 +27,8 @@ v: Any = load_plain_verifier()
 NOT_READ = {
     "algebraic.json": "it audits by replay, not by traces",
     "pieces.json": "it audits folders, not stores",
+    "attested.json": "it audits what is replayed, and attested runs are not",
+    "beacon.json": "Python's library has no curve of the beacons",
     "tiling.json": "it checks no proofs",
     "tile_answers.json": "it checks no proofs",
     "proofs.json": "it checks no proofs",

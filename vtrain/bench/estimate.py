@@ -3,21 +3,20 @@
 Two ways, and each estimate says which:
 
 - *a short calibration* of the task itself on this machine: a few steps, one state root, one
-  checkpoint, one step traced and checked.  What a run, a replay or an audit by traces takes is a
-  multiple of these.
-- *a cost model*, where doing it once would take minutes: a dispute from the sizes of the trees that
-  it descends and the time of a traced step, a proof from the size of its keys and the time that
-  this machine takes for a sum of curve points.  Its constants were fitted to measurements of the
-  tasks that benchmarks/estimate.py names, which compares estimates of these and of others with what
-  is then measured.
+  checkpoint, one step traced and checked, one dispute about a short run.  What a run, a replay, an
+  audit by traces or a dispute takes is a multiple of these.
+- *a cost model*, where doing it once would take minutes or another setting is asked for: rounds
+  and bytes of a dispute from the sizes of the trees that it descends, a proof from the size of its
+  keys and the time that this machine takes for a sum of curve points.  Its constants were fitted
+  to measurements of the tasks that benchmarks/estimate.py names, which compares estimates of these
+  and of others with what is then measured.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,33 +24,32 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vtrain import _core
 from vtrain.bench.figures import Unit
 from vtrain.bench.stages import (
     EVERY,
-    CountingStore,
     find_gradient,
-    make_checker,
+    measure_dispute,
+    measure_trace,
     repeat,
     shorten,
 )
 from vtrain.commit.checkpoint import read_checkpoint, write_checkpoint
 from vtrain.commit.log import encode_frame
 from vtrain.commit.state import compute_root_of_state
-from vtrain.commit.traces import TraceFolder
 from vtrain.engines.cpu import CpuSession
-from vtrain.engines.registry import choose_apply, open_session
-from vtrain.errors import RunError, VtrainError
-from vtrain.graph.values import PRODUCTS, VIEWS, list_last_uses
+from vtrain.engines.registry import open_session
+from vtrain.errors import VtrainError
+from vtrain.graph.values import PRODUCTS
 from vtrain.limits import measure_memory
 from vtrain.ops.base import attr_int
 from vtrain.spec.blake3_tree import compute_chunk_count
 from vtrain.train.summary import measure_step
 from vtrain.train.task import CompiledTask, TaskFile, compile_task
-from vtrain.wire.graph import Node, encode_node
+from vtrain.wire.graph import Node, Ref, encode_node
 from vtrain.wire.record import StepRecord
-from vtrain.wire.traces import TensorTrace
 
 How = Literal["calibration", "model"]
 MEMORY_FIXED: Final = 1_200_000
@@ -94,12 +92,13 @@ def estimate_task(
     Errors of :func:`compile_task`; StorageError where temporary files have no room.
     """
     with tempfile.TemporaryDirectory(prefix="vtrain-estimate-") as name:
-        task = compile_task(shorten(file, EVERY))
-        found = _Calibration(task, Path(name), engine, threads, seconds)
+        found = _Calibration(
+            lambda every: compile_task(shorten(file, every)), Path(name), engine, threads, seconds
+        )
         each = [*found.estimate_run(), *found.estimate_trace(), *found.estimate_dispute(EVERY)]
         skipped: dict[str, str] = {}
         try:
-            each += estimate_proof(task, threads)
+            each += estimate_proof(found.task, threads)
         except VtrainError as error:
             skipped["proof"] = str(error)
         return Estimates(tuple(each), tuple(_add_up(file, each, found)), skipped)
@@ -109,10 +108,17 @@ class _Calibration:
     """What was measured of a task on this machine."""
 
     def __init__(
-        self, task: CompiledTask, folder: Path, engine: str, threads: int, seconds: float
+        self,
+        compile_: Callable[[int], CompiledTask],
+        folder: Path,
+        engine: str,
+        threads: int,
+        seconds: float,
     ) -> None:
-        self.task, self._folder, self._engine = task, folder, engine
+        self._compile, self.task = compile_, compile_(EVERY)
+        self._folder, self._engine = folder, engine
         self._threads, self._seconds = threads, seconds
+        task = self.task
         self._session = open_session(engine, task.graph, task.samples, threads=threads)
         self._records: list[StepRecord] = []
 
@@ -179,11 +185,14 @@ class _Calibration:
         """Bytes of a process that holds the samples, the graph and so many bytes of buffers, and
         packs the operands of products."""
         graph = self.task.graph
+
+        def measure_operand(ref: Ref) -> int:
+            # Patches are read from the image, and never lie there themselves.
+            node = graph.nodes[ref.node]
+            return graph.type_of(node.inputs[0] if node.op == "im2col" else ref).byte_length
+
         nodes = [node for node in graph.nodes if node.op in PRODUCTS]
-        packed = max(
-            (sum(graph.type_of(ref).byte_length for ref in node.inputs) for node in nodes),
-            default=0,
-        )
+        packed = max((sum(map(measure_operand, node.inputs)) for node in nodes), default=0)
         held = MEMORY_FIXED + MEMORY_PER_NODE * len(graph.nodes) + min(packed, MOST_PACKED)
         return self.task.samples.table.nbytes + buffers + held
 
@@ -191,11 +200,19 @@ class _Calibration:
 
     def estimate_trace(self) -> Iterator[Estimated]:
         """Of one step traced, and checked."""
-        writing, stored, checking, read = self._trace
-        yield Estimated("algebraic", "trace of a step", "s", writing, "calibration")
-        yield Estimated("algebraic", "trace of a step", "bytes", stored, "calibration")
-        yield Estimated("algebraic", "check of a step", "s", checking, "calibration")
-        yield Estimated("algebraic", "read for a step", "bytes", read, "calibration")
+        found = measure_trace(
+            self._compile(1),
+            self._folder / "run",
+            self._folder / "traces",
+            key=Ed25519PrivateKey.generate(),
+            engine=self._engine,
+            threads=self._threads,
+            seconds=self._seconds,
+        )
+        yield Estimated("algebraic", "trace of a step", "s", found.writing, "calibration")
+        yield Estimated("algebraic", "trace of a step", "bytes", found.stored, "calibration")
+        yield Estimated("algebraic", "check of a step", "s", found.checking, "calibration")
+        yield Estimated("algebraic", "read for a step", "bytes", found.read, "calibration")
         session = CpuSession(self.task.graph, self.task.samples, threads=self._threads)
         # The state is read beside the buffers, and let go; then claimed products, one by one.
         products = [
@@ -208,49 +225,6 @@ class _Calibration:
         memory = self._count_memory(session.check_memory) + read_bytes
         yield Estimated("algebraic", "memory", "bytes", memory, "model")
 
-    @cached_property
-    def _trace(self) -> tuple[float, int, float, int]:
-        """Seconds to write a step's values and bytes of them; seconds to check them and bytes
-        read."""
-        task, folder = self.task, TraceFolder(self._folder / "traces", self._threads)
-        folder.make()
-        begin = time.perf_counter()
-        leaves = self._write_values(folder)
-        writing = time.perf_counter() - begin
-        stored = sum(path.stat().st_size for path in folder.root.rglob("*") if path.is_file())
-        store = CountingStore(folder)
-        checker = make_checker(task, store, bytes(32), self._engine, self._threads)
-        trace = TensorTrace(1, len(leaves), bytes(32))
-
-        def check() -> None:
-            if checker.check(trace, leaves) is not None:
-                raise RunError("does not check on this machine", where="step 1")
-
-        check()
-        read = store.read
-        return writing, stored + 32 * len(leaves), repeat(check, self._seconds), read
-
-    def _write_values(self, folder: TraceFolder) -> list[bytes]:
-        """Do a step node by node, as `vtrain trace` does; the digests of all outputs."""
-        task = self.task
-        apply = choose_apply("numpy" if self._engine == "numpy" else "cpu")
-        done = list_last_uses(task.graph)
-        values: dict[int, npt.NDArray[Any]] = {}
-        leaves: list[bytes] = []
-        for index, node in enumerate(task.graph.nodes):
-            inputs = [values[ref.node] for ref in node.inputs]
-            if node.op in VIEWS:
-                value = inputs[0].reshape(node.outputs[0].shape)
-                leaves.append(leaves[node.inputs[0].node])
-            else:
-                found = apply(node, inputs, self.state, task.samples)
-                value = np.asarray(found, order="C")
-                leaves.append(folder.write_chunk(value))
-            values[index] = value
-            for unused in done[index]:
-                del values[unused]
-        return leaves
-
     # --- a dispute
 
     @cached_property
@@ -258,6 +232,18 @@ class _Calibration:
         """Seconds of a step of which the digests of all values are computed."""
         self._session.load_state(self.task.initial_state)
         return measure_step(self._session.trace, self._seconds / 2, warm=1, least=2)
+
+    @cached_property
+    def _challenger(self) -> float:
+        """Seconds of an honest challenger where a root is committed to every few steps."""
+        played = measure_dispute(
+            self.task,
+            2 * EVERY,
+            engine=self._engine,
+            threads=self._threads,
+            seconds=self._seconds,
+        )
+        return played.thinking
 
     def estimate_dispute(self, commit_every: int) -> Iterator[Estimated]:
         """Of a game about the largest gradient in the last step of an interval of so many, whose
@@ -278,8 +264,8 @@ class _Calibration:
             reveals += DISPUTE.bond + _measure_descent(blocks)
         opened = self._measure_opening(node, terms - (blocks - 1) * block)
         opened += DISPUTE.opening + 3 * DISPUTE.item * _count_bits(trace)
-        steps = (commit_every + 1) * self.traced + (commit_every - 1) * self.step
-        yield Estimated("dispute", "challenger", "s", DISPUTE.fixed + steps, "model")
+        more = (commit_every - EVERY) * (self.traced + self.step)
+        yield Estimated("dispute", "challenger", "s", self._challenger + more, "calibration")
         yield Estimated("dispute", "rounds", "count", rounds, "model")
         yield Estimated("dispute", "all moves", "bytes", 2 * reveals + opened, "model")
 
@@ -318,11 +304,10 @@ def _measure_descent(size: int, last: int = 0) -> int:
 
 @dataclass(frozen=True)
 class DisputeModel:
-    """Constants of a dispute: seconds of a game beside its replays; rounds beside those of descents
-    (a claim of the trace's root and one of the fold's, the chunk itself, the opening); bytes of an
-    answer, of a hash or a record in it, of a chunk, of a bond, of an opening beside its chunks."""
+    """Constants of a dispute: rounds beside those of descents (a claim of the trace's root and one
+    of the fold's, the chunk itself, the opening); bytes of an answer, of a hash or a record in it,
+    of a chunk, of a bond, of an opening beside its chunks."""
 
-    fixed: float
     more_rounds: int
     answer: int
     item: int
@@ -333,7 +318,7 @@ class DisputeModel:
 
 
 DISPUTE: Final = DisputeModel(
-    fixed=0.01, more_rounds=4, answer=230, item=34, record=85, chunk=1257, bond=270, opening=270
+    more_rounds=4, answer=230, item=34, record=85, chunk=1257, bond=270, opening=270
 )
 
 # --- proofs

@@ -1,9 +1,9 @@
 """What `vtrain estimate` says of five tasks, beside what `vtrain bench` then measures.
 
 Estimates are of a short calibration on this machine (a few steps, one of them traced and checked,
-one dispute), but for rounds and bytes of disputes, proofs and memory, which are of a cost model.  Its constants were fitted
-to ``FITTED``; the tasks of ``HELD_OUT`` had no part in it.  A proof is of a whole step of two
-tasks: one that the constants were fitted to, and one that they were not.
+one dispute), but for rounds and bytes of disputes, proofs and memory, which are of a cost model.
+Its constants were fitted to ``FITTED``; the tasks of ``HELD_OUT`` had no part in it.  A proof is of
+a whole step of two tasks: one that the constants were fitted to, and one that they were not.
 
 ``fit`` measures memory of ``FITTED`` and says which constants suit it best; memory does not depend
 on what else a machine does.  Nothing is written into the model by it.

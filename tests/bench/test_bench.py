@@ -134,7 +134,8 @@ def test_an_estimate_names_what_a_bench_measures(task: Path, call: Call) -> None
     each = {(item["stage"], item["what"], item["unit"]): item for item in found["each"]}
     assert set(each) >= MEASURED
     assert all(item["value"] > 0 for item in each.values())
-    assert {item["how"] for item in each.values() if item["stage"] == "dispute"} == {"model"}
+    how = {item["what"]: item["how"] for item in each.values() if item["stage"] == "dispute"}
+    assert how == {"challenger": "calibration", "rounds": "model", "all moves": "model"}
     (run,) = (item for item in found["all"] if item["what"] == "all 12 steps")
     # 12 steps, 6 state roots, 3 checkpoints.
     one = {key: item["value"] for key, item in each.items()}

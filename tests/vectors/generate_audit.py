@@ -27,6 +27,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.audit.runs import make_smallest_task
+from tests.tasks import make_tiny_task
 from tests.vectors import kzg_rule
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.traces import compute_traces_digest
@@ -2397,6 +2398,46 @@ def no_run_cases() -> Iterator[Case]:
     )
 
 
+def language_cases() -> Iterator[Case]:
+    """A transformer on windows of tokens: attention, norms, functions by table, dropout, AdamW."""
+
+    def make_language_run() -> Run:
+        task = make_tiny_task(
+            "dropout", steps=4, batch=2, commit_every=2, checkpoint_every=2, optimizer="adamw"
+        )
+        return make_run(task)
+
+    yield case("language-honest", "a transformer in training, with dropout", make_language_run())
+
+    def alter_weight(run: Run) -> None:
+        name = min(run.states[4])
+        value = run.states[4][name].copy()
+        value.flat[-1] += 1
+        run.set_state(4, name, value)
+
+    yield broken(
+        "language-state",
+        "its last state has an element of one tensor that is too great by 1",
+        alter_weight,
+        ("replay", "solver", "steps 3 to 4"),
+        run=make_language_run(),
+    )
+    yield broken(
+        "language-batch",
+        "a step says that it took the windows of the one before",
+        lambda run: run.set_record(3, batch_digest=decode_record(run.leaves[1]).batch_digest),
+        ("batches", "solver", "step 3"),
+        run=make_language_run(),
+    )
+    yield broken(
+        "language-tokens",
+        "a token of the file is another",
+        lambda run: run.patch("data/samples.bin", lambda data: b"?" + data[1:], hidden=True),
+        ("samples", "nobody", "data/samples.bin"),
+        run=make_language_run(),
+    )
+
+
 GROUPS: Final = (
     honest_cases,
     claim_cases,
@@ -2417,6 +2458,7 @@ GROUPS: Final = (
     no_run_cases,
     algebraic_cases,
     store_cases,
+    language_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

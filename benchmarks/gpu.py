@@ -578,13 +578,10 @@ def compile_torch(network: Any, backend: str = "inductor") -> Any:
 def time_torch_steps(
     model: Model, batch: int, classes: int, steps: int
 ) -> dict[str, harness.Spread]:
-    """Seconds of a training step: compiled under bf16 autocast, and eager in fp32 without TF32."""
+    """Seconds of a step of an MLP or a CNN with momentum, as :func:`time_both_forms` says."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    found = {}
-    for name in ("bf16 compiled", "fp32"):
+    def open_() -> tuple[Any, Any, Callable[[Any], Any]]:
         network = make_torch(model).cuda()
         x = torch.rand(batch, *model.input_shape, device="cuda")
         if len(model.input_shape) == 3:
@@ -592,20 +589,43 @@ def time_torch_steps(
             x = x.contiguous(memory_format=torch.channels_last)
         y = torch.randint(0, classes, (batch,), device="cuda")
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
+        cross_entropy = torch.nn.functional.cross_entropy
+        return network, optimizer, lambda forward: cross_entropy(forward(x), y)
+
+    return time_both_forms(open_, lambda network: None, steps)
+
+
+def time_both_forms(
+    open_: Callable[[], tuple[Any, Any, Callable[[Any], Any]]],
+    clip: Callable[[Any], object],
+    steps: int,
+) -> dict[str, harness.Spread]:
+    """Seconds of a training step: compiled under bf16 autocast, and eager in fp32 without TF32.
+
+    ``open_`` gives a module, its optimizer, and the loss by what computes the module.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    found = {}
+    for name in ("bf16 compiled", "fp32"):
+        network, optimizer, compute_loss = open_()
         half = name != "fp32"
         forward = compile_torch(network) if half else network
 
         def step(
+            network: Any = network,
             forward: Any = forward,
             optimizer: Any = optimizer,
-            x: Any = x,
-            y: Any = y,
+            compute_loss: Any = compute_loss,
             half: bool = half,
         ) -> None:
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.bfloat16, enabled=half):
-                loss = torch.nn.functional.cross_entropy(forward(x), y)
+                loss = compute_loss(forward)
             loss.backward()
+            clip(network)
             optimizer.step()
 
         for _ in range(3):
@@ -680,39 +700,25 @@ def make_torch_gpt(sizes: language.Sizes) -> Any:
 
 
 def time_torch_gpt(sizes: language.Sizes, steps: int) -> dict[str, harness.Spread]:
-    """Seconds of a training step with AdamW and clipping, as :func:`time_torch_steps` has them."""
+    """Seconds of a training step with AdamW and clipping, as :func:`time_both_forms` says."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    found = {}
-    for name in ("bf16 compiled", "fp32"):
+    def open_() -> tuple[Any, Any, Callable[[Any], Any]]:
         network = make_torch_gpt(sizes).cuda()
         windows = (sizes.batch, sizes.context)
         x, y = (torch.randint(0, sizes.vocabulary, windows, device="cuda") for _ in "xy")
         optimizer = torch.optim.AdamW(network.parameters(), 1e-3, weight_decay=0.1, fused=True)
-        half = name != "fp32"
-        forward = compile_torch(network) if half else network
+        cross_entropy = torch.nn.functional.cross_entropy
+        return (
+            network,
+            optimizer,
+            lambda forward: cross_entropy(forward(x).flatten(0, 1), y.flatten()),
+        )
 
-        def step(
-            network: Any = network,
-            forward: Any = forward,
-            optimizer: Any = optimizer,
-            x: Any = x,
-            y: Any = y,
-            half: bool = half,
-        ) -> None:
-            optimizer.zero_grad()
-            with torch.autocast("cuda", torch.bfloat16, enabled=half):
-                logits = forward(x)
-                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            optimizer.step()
+    def clip(network: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
 
-        for _ in range(3):
-            step()
-        found[name] = wall(step, torch.cuda.synchronize, steps)
-    return found
+    return time_both_forms(open_, clip, steps)
 
 
 def measure_phases(session: CudaSession, graph: StepGraph, steps: int = 5) -> dict[str, float]:

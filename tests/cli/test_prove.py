@@ -20,13 +20,12 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.audit.runs import KEY
-from tests.cli.calls import TASK
+from tests.cli.calls import TASK, Call
 from tests.cli.test_kzg import PROOF
 from tests.kzg import add_kzg, make_key
 from tests.prove import step_runs
 from tests.prove.steps import FakeEzkl, make_ready, open_key, put_bundle, train_run
 from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
-from vtrain import cli
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import public_key
 from vtrain.commit.hiding import read_batch_secret, read_hiding
@@ -51,22 +50,8 @@ from vtrain.train.task import CompiledTask
 from vtrain.wire.batches import encode_batches
 from vtrain.wire.bundle import ProofBundle, encode_bundle
 
-Call = Callable[..., tuple[int, str, str]]
 STAGE = re.compile(r" +\d+\.\d s  (.*)")
 PUBLIC = ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor")
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    """Run a command line: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 srs, task, whole, bundle = step_runs.FIXTURES

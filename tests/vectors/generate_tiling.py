@@ -378,6 +378,16 @@ SHARES = Plan(
 )
 """The fine gradient of many classes, with labels that are held to them."""
 
+_ROWS_OF_SPANS = (
+    Draft("kept", "keep_span", ("z", "spans"), {"fill": -(2**31) + 1}),
+    Draft("max", "row_max", ("kept",)),
+    Draft("e", "exp2_diff", ("kept", "max")),
+    Draft("exp", "keep_span", ("e", "spans"), {"fill": 0}),
+    Draft("total", "row_sum", ("exp",)),
+    Draft("p", "divide", ("exp", "total")),
+)
+"""The softmax of rows z within spans."""
+
 HIDDEN = Plan(
     (
         normalize("xi", "x"),
@@ -388,12 +398,7 @@ HIDDEN = Plan(
         Draft("spans 3", "token_spans", ("x",),
               {"before": 4, "after": 2, "end_of_text": 1, "padding": 0}),
         reshape("spans", "spans 3", 18, 2),
-        Draft("kept", "keep_span", ("z", "spans"), {"fill": -(2**31) + 1}),
-        Draft("max", "row_max", ("kept",)),
-        Draft("e", "exp2_diff", ("kept", "max")),
-        Draft("exp", "keep_span", ("e", "spans"), {"fill": 0}),
-        Draft("total", "row_sum", ("exp",)),
-        Draft("p", "divide", ("exp", "total")),
+        *_ROWS_OF_SPANS,
         Draft("whole rows", "token_spans", ("y",),
               {"before": 9, "after": 9, "end_of_text": 2**31, "padding": 2**31}),
         Draft("padded", "token_spans", ("y",),
@@ -596,12 +601,7 @@ def make_attention(rows: int, columns: int, window: int) -> Plan:
             matmul("acc", "xi", "wi"),
             rescale("z", "acc", "i32", 19),
             Draft("spans", "causal_spans", (), spans),
-            Draft("kept", "keep_span", ("z", "spans"), {"fill": -(2**31) + 1}),
-            Draft("max", "row_max", ("kept",)),
-            Draft("e", "exp2_diff", ("kept", "max")),
-            Draft("exp", "keep_span", ("e", "spans"), {"fill": 0}),
-            Draft("total", "row_sum", ("exp",)),
-            Draft("p", "divide", ("exp", "total")),
+            *_ROWS_OF_SPANS,
             normalize("xj", "x"),
             Draft("g", "softmax_grad", ("p", "xj")),
             Draft("left", "keep_span", ("p", "spans"), {"fill": 77}),

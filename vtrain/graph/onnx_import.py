@@ -1009,13 +1009,18 @@ class _Importer:
         self._emit(node, layer, self._shape_of(node, value))
         self._factors[name] = factor
 
-    def conv(self, node: _Node) -> None:
+    def _open_conv(self, node: _Node) -> tuple[str, tuple[int, ...], _Weight]:
+        """The image of a convolution, its shape, and a weight of four axes."""
         node.require_arity(2, 3)
         x = self._value(node, node.inputs[0])
         weight = self._weight(node, node.inputs[1])
-        channels, height, width = self._shape_of(node, x, 3)
+        shape = self._shape_of(node, x, 3)
         node.require(len(weight.dims) == 4, f"weight has shape {list(weight.dims)}")
         node.require(min(weight.dims) > 0, "weight is empty")
+        return x, shape, weight
+
+    def conv(self, node: _Node) -> None:
+        x, (channels, height, width), weight = self._open_conv(node)
         outer, inner, *kernel = weight.dims
         groups = node.take_int("group", 1)
         node.require(
@@ -1054,12 +1059,7 @@ class _Importer:
 
     def conv_transpose(self, node: _Node) -> None:
         """With one group and no dilation; ``output_padding`` makes an image of it larger."""
-        node.require_arity(2, 3)
-        x = self._value(node, node.inputs[0])
-        weight = self._weight(node, node.inputs[1])
-        channels, height, width = self._shape_of(node, x, 3)
-        node.require(len(weight.dims) == 4, f"weight has shape {list(weight.dims)}")
-        node.require(min(weight.dims) > 0, "weight is empty")
+        x, (channels, height, width), weight = self._open_conv(node)
         inner, outer, *kernel = weight.dims
         node.require(node.take_int("group", 1) == 1, "groups are not supported here")
         dilations = node.take_ints("dilations", (1, 1))

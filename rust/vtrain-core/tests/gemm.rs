@@ -353,6 +353,17 @@ fn rescale(x: i64, shift: i32) -> i128 {
     }
 }
 
+/// The int16 elements of sums in rows of `n`, and how many of them were clamped.
+fn narrow(sums: &[i64], n: usize, bias: Option<&[i64]>, shift: i32, relu: bool) -> (Vec<i16>, u64) {
+    let exact: Vec<i128> = (sums.iter().enumerate())
+        .map(|(i, &x)| rescale(x + bias.map_or(0, |bias| bias[i % n]), shift))
+        .collect();
+    let floor = if relu { 0 } else { -32639 };
+    let narrowed = exact.iter().map(|y| (*y).clamp(floor, 32639) as i16);
+    let clamped = exact.iter().filter(|y| y.abs() > 32639).count();
+    (narrowed.collect(), clamped as u64)
+}
+
 #[test]
 fn rescaling_matches_its_definition() {
     let mut random = Random(8);
@@ -395,15 +406,7 @@ fn rescaling_matches_its_definition() {
             .flat_map(|r| biases.iter().map(move |b| (*r, b)))
         {
             let bias = bias.as_deref();
-            let exact: Vec<i128> = (acc.iter().enumerate())
-                .map(|(i, &x)| rescale(x + bias.map_or(0, |bias| bias[i % n]), shift))
-                .collect();
-            let floor = if relu { 0 } else { -32639 };
-            let expected: Vec<i16> = exact
-                .iter()
-                .map(|y| (*y).clamp(floor, 32639) as i16)
-                .collect();
-            let beyond = exact.iter().filter(|y| y.abs() > 32639).count() as u64;
+            let (expected, beyond) = narrow(&acc, n, bias, shift, relu);
             for path in Path::available() {
                 let mut out = vec![i16::MIN; m * n];
                 let epilogue = RescaleI16::new(&mut out, m, n, shift, bias, relu).unwrap();
@@ -600,15 +603,7 @@ fn rescaled_products_of_patches_match_their_definition() {
                 (31, false),
                 (32, true),
             ] {
-                let exact: Vec<i128> = (acc.iter().enumerate())
-                    .map(|(i, &x)| rescale(x + bias.map_or(0, |bias| bias[i % n]), shift))
-                    .collect();
-                let floor = if relu { 0 } else { -32639 };
-                let expected: Vec<i16> = exact
-                    .iter()
-                    .map(|y| (*y).clamp(floor, 32639) as i16)
-                    .collect();
-                let beyond = exact.iter().filter(|y| y.abs() > 32639).count() as u64;
+                let (expected, beyond) = narrow(&acc, n, bias, shift, relu);
                 for path in Path::available() {
                     let mut out = vec![i16::MIN; acc.len()];
                     let epilogue =

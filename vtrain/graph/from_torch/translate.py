@@ -855,12 +855,7 @@ class _Translator:
             pads = [*(one // 2 for one in around), *(one - one // 2 for one in around)]
         else:
             pads = _pair(padding, more, 0) * 2
-        filters = self._read(weight)
-        if more is not None:
-            filters = self._emit_inner("Unsqueeze", [filters, self._ints(more)], "filters")
-        inputs = [x, filters]
-        if a["bias"] is not None:
-            inputs.append(self._read(a["bias"]))
+        inputs = self._read_filters(a, x, more)
         self._emit_image(
             "Conv",
             inputs,
@@ -871,6 +866,13 @@ class _Translator:
             dilations=None if dilation == [1, 1] else dilation,
             group=None if a["groups"] == 1 else a["groups"],
         )
+
+    def _read_filters(self, a: _Args, x: str, more: int | None) -> list[str]:
+        """The inputs of a convolution of ``x``: the image, its filters, its bias if it has one."""
+        filters = self._read(a["weight"])
+        if more is not None:
+            filters = self._emit_inner("Unsqueeze", [filters, self._ints(more)], "filters")
+        return [x, filters, *([] if a["bias"] is None else [self._read(a["bias"])])]
 
     def conv_transpose(self, a: _Args) -> None:
         """Pads of both sides are the same; with an output padding the last side has less."""
@@ -884,12 +886,7 @@ class _Translator:
                 "is transposed with groups or dilation",
                 "groups=1 and dilation=1, or nn.Upsample and a convolution",
             )
-        filters = self._read(weight)
-        if more is not None:
-            filters = self._emit_inner("Unsqueeze", [filters, self._ints(more)], "filters")
-        inputs = [x, filters]
-        if a["bias"] is not None:
-            inputs.append(self._read(a["bias"]))
+        inputs = self._read_filters(a, x, more)
         self._emit_image(
             "ConvTranspose",
             inputs,

@@ -104,10 +104,9 @@ class Chain:
 
     ``text`` defines the kernel ``name``, which is a digest of it: nodes of like structure share a
     kernel, since attributes and sizes are arguments, but for what :func:`_put_number` says of them.
-    Arguments: the number of elements, the length
-    of a row (1 where nobody asks), the operands, the totals of rows, the numbers (how many spans
-    each list of them has, then attributes), the results, the counters.  ``totals`` are the nodes
-    that have a total.
+    Arguments: the number of elements, the length of a row (1 where nobody asks), the operands, the
+    totals of rows, the numbers (how many spans each list of them has, then attributes), the
+    results, the counters.  ``totals`` are the nodes that have a total.
     """
 
     nodes: tuple[int, ...]

@@ -123,8 +123,8 @@ repeat the claim and the draw.
 
 Where there is nothing under the name `claim.cbor`, and something under `task.cbor` (be it a broken
 link), the run is *unfinished*. The report has the check `claim`, not done, at `claim.cbor`, and,
-unless no segment is asked for, the check `replay`, not done: inconclusive. Nothing else is looked
-at.
+unless no segment is asked for, the check `replay` (in other modes `algebraic` or `proofs`, at the
+empty text), not done: inconclusive. Nothing else is looked at.
 
 ## The structure
 
@@ -228,17 +228,34 @@ With `--private` the checks of the structure that are listed are these, and of t
 failed with the fault `solver` or `task`:
 {public}.
 
+The auditor is asked this besides (`--samples` is then the number of steps, 1 where it is not given;
+`--hiding` keeps its meaning):
+
+| argument | type | what | where it is not given |
+|---|---|---|---|
+| `--srs` | a file | the SRS | bad usage |
+| `--private` | yes or no | by public files alone | no |
+| `--steps` | steps | look at these | some are drawn |
+| `--batches` | a file | a `signed-batches`; always with `--owner` | none |
+| `--owner` | 32 bytes | the key of the data's owner | none |
+| `--allow-insecure-srs` | yes or no | accept an SRS of no known ceremony | no |
+
+Bad usage, too, are `--all`, `--samples 0`, `--steps` together with `--samples`, `--seed` or
+`--beacon`, a file for `--srs` that has not the length of an SRS ([format.md](format.md), section
+4a), one for `--batches` that is not the canonical encoding of a `signed-batches`; and, as far as
+steps are looked at, one of `--steps` that cannot be proven.
+
 Steps that can be proven are the multiples of `every` up to `log_size` (of a task without KZG
-commitments all); they are drawn by the domain "proof steps" ([format.md](format.md), "Draws"), 1
-where `--samples` is not given, or named (`--steps`: others are bad usage). They are looked at in
-rising order, each with a check of its own: `proof`, or what stands in its place. Of a step that
-fails the place is `step t`; what is meant may follow after a colon and a space. The conditions of
-`replay` and `kzg` come between 7 and 8 of `proof`.
+commitments all); they are drawn by the domain "proof steps" ([format.md](format.md), "Draws"), or
+named. They are looked at in rising order, each once, each with a check of its own: `proof`, or what
+stands in its place. Of a step that fails the place is `step t`; what is meant may follow after a
+colon and a space. The conditions of `replay` and `kzg` come between 7 and 8 of `proof`.
 
 There is one check `proof`, not done, and no step is looked at, where `--private` is given and the
 task logs no KZG commitments (place `task.commitments`), or the SRS file is too small for the
-task's k (place: the file); also where there is no step to be proven (place: the empty text). The
-place of `proofs`, `sample`, and of `srs` and `owner` that passed, is the empty text.
+task's k (place: the file); also where there is no step to be proven (place: the empty text). A log
+without any record is one of the things missing in `proofs`. The place of `proofs`, `sample`, and of
+`srs` and `owner` that passed, is the empty text.
 
 The report's `replayed` has each step of which `proof` has passed. The verdict is conditional where
 steps were drawn by a seed, or named, without a pinned claim, and not all are looked at; and where

@@ -7,7 +7,10 @@ over being fast.
 
     python plain_verifier.py audit RUN [--all | --samples N] [--seed HEX] [--claim HEX|FILE]
         [--solver HEX] [--task-id HEX] [--data FILE] [--srs FILE] [--hiding FILE]
-        [--json]
+        [--mode proof [--private] [--steps N,N-N] [--batches FILE --owner HEX]] [--json]
+
+An audit by proofs goes as far as there is no need of ezkl: it says which proofs are none, and of
+others that it cannot tell.
 
 Exit codes of an audit: 0 verified, 10 fraud, 3 inconclusive, 4 conditional, 2 bad usage.
 
@@ -2607,6 +2610,16 @@ class Question:
     hiding: str | None = None
 
 
+@dataclass
+class ProofQuestion(Question):
+    """What an auditor by proofs is asked besides: `segments` is how many steps to draw."""
+
+    private: bool = False
+    steps: list[int] | None = None  # named, in place of a draw
+    batches: dict | None = None  # what the data's owner signed
+    owner: bytes = b""
+
+
 def read_regular(folder: Path, name: str, size: int | None = None) -> bytes:
     """The bytes of a regular file below a folder, of just this size if one is given; a link, be it
     the file or a folder on the way, is refused (format.md, "Writing and reading")."""
@@ -2725,7 +2738,8 @@ class Audit:
         if not os.path.lexists(claim) and os.path.lexists(task):
             self.checks.append(Check("claim", "not_done", "claim.cbor", "the run is unfinished"))
             if self.question.segments != 0:
-                self.checks.append(Check("replay", "not_done", "", "the run is unfinished"))
+                name = "proofs" if isinstance(self.question, ProofQuestion) else "replay"
+                self.checks.append(Check(name, "not_done", "", "the run is unfinished"))
             return
         self.check_structure()
         if self.task and logs_kzg(self.task) and self.question.srs is not None:
@@ -3214,7 +3228,13 @@ class Audit:
             return "fraud"
         if any(check.status != "passed" for check in self.checks):
             return "inconclusive"
-        return "conditional" if self.is_predictable() else "verified"
+        return "conditional" if any(self.doubts()) else "verified"
+
+    def doubts(self) -> list[dict[str, Any]]:
+        """The assumptions that nobody accepted."""
+        detail = "the solver could not foresee the sample"
+        found = {"code": "predictable-sample", "accepted": False, "detail": detail}
+        return [found] if self.is_predictable() else []
 
     def reason(self) -> Check | None:
         """The check that the verdict rests on."""
@@ -3227,8 +3247,6 @@ class Audit:
     def report(self) -> dict[str, Any]:
         """A `report` of format.cddl; it leaves out the chances of detection."""
         verdict, reason, claim = self.verdict(), self.reason(), self.claim or {}
-        assumption: dict[str, Any] = {"code": "predictable-sample", "accepted": False}
-        assumption["detail"] = "the solver could not foresee the sample"
         made: dict[str, Any] | None = None
         if self.randomness is not None:
             source = "handed in" if self.question.seed else "drawn now"
@@ -3250,7 +3268,7 @@ class Audit:
             "root": self.records[-1]["state_root"].hex() if self.records else "",
             "engine": "plain_verifier",
             "reason": vars(reason) if reason else None,
-            "assumptions": [assumption] if self.is_predictable() else [],
+            "assumptions": self.doubts(),
             "checks": [vars(check) for check in self.checks],
             "replayed": [{"first": first, "last": last} for first, last in self.replayed],
             "randomness": made,
@@ -3258,6 +3276,204 @@ class Audit:
             "detection": [],
             "strength": {"checked": of_status("passed"), "unchecked": of_status("not_done")},
         }
+
+
+# --- an audit by proofs of whole steps (auditing.md, "Proofs of whole steps")
+
+PUBLIC_CHECKS = (
+    *("claim", "task", "complete", "graph", "legality", "log", "records"),
+    *("kzg_log", "kzg_records"),
+)
+STEP_CIRCUITS = ("step", "step-clamps")
+LEAST_STEP_K = 17
+EZKL = "23.0.5"
+CEREMONY = {  # SHA-256 of the SRS files of the ceremony, k = 1 to 26 (proofs.md, "The SRS")
+    "cafb2aa72c200ddc4e28aacabb8066e829207e2484b8d17059a566232f8a297b",
+    "8194ec51da5d332d2e17283ade34920644774452c2fadf33742e8c739e275d8e",
+    "0729e815bce2ac4dfad7819982c6479c3b22c32b71f64dca05e8fdd90e8535ef",
+    "2c0785da20217fcafd3b12cc363a95eb2529037cc8a9bddf8fb15025cbc8cdc9",
+    "5b950e3b76e7a9923d69f6d6585ce6b5f9458e5ec57a71c9de5005d32d544692",
+    "85030b2924111fc60acaf4fb8a7bad89531fbe0271aeab0c21e545f71eee273d",
+    "e65f95150519fe01c2bedf8f832f5249822ef84c9c017307419e10374ff9eeb1",
+    "446092fd1d6030e5bb2f2a8368267d5ed0fbdb6a766f6c5e4a4841827ad3106f",
+    "493d088951882ad81af11e08c791a38a37c0ffff14578cf2c7fb9b7bca654d8b",
+    "9705d450e5dfd06adb673705f7bc34418ec86339203198beceb2ae7f1ffefedb",
+    "257fa566ed9bc0767d3e63e92b5e966829fa3347d320a32055dc31ee7d33f8a4",
+    "28b151069f41abc121baa6d2eaa8f9e4c4d8326ddbefee2bd9c0776b80ac6fad",
+    "d5d94bb25bdc024f649213593027d861042ee807cafd94b49b54f1663f8f267d",
+    "c09129f064c08ecb07ea3689a2247dcc177de6837e7d2f5f946e30453abbccef",
+    "90807800a1c3b248a452e1732c45ee5099f38b737356f5542c0584ec9c3ebb45",
+    "2a1a494630e71bc026dd5c0eab4c1b9a5dbc656228c1f0d48f5dbd3909b161d3",
+    "41509f380362a8d14401c5ae92073154922fe23e45459ce6f696f58607655db7",
+    "d0148475717a2ba269784a178cb0ab617bc77f16c58d4a3cbdfe785b591c7034",
+    "d1a1655b4366a766d1578beb257849a92bf91cb1358c1a2c37ab180c5d3a204d",
+    "54ef75911da76d7a6b7ea341998aaf66cb06c679c53e0a88a4fe070dd3add963",
+    "486e044cf98704e07f41137d2b89698dc03d1fbf34d13b60902fea19a6013b4b",
+    "1ee9b4396db3e4e2516ac5016626ab6ba967f091d5d23afbdb7df122a0bb9d0c",
+    "748e48b9b6d06f9c82d26bf551d0af43ee2e801e4be56d7ccb20312e267fd1d6",
+    "f94fa4afa2f5147680f907d4dd96a8826206c26bd3328cd379feaed614b234de",
+    "dec49a69893fbcd66cd06296b2d936a6aceb431c130b2e52675fe4274b504f57",
+    "b198a51d48b88181508d8e4ea9dea39db285e4585663b29b7e4ded0c22a94875",
+}
+LABEL = text(0, 256)
+BUNDLE = structure(
+    {"format": word(1), "kind": word("step", "tile"), "step": STEP_NUMBER, "k": integer(1, 28)}
+    | each("task_id run_id claim circuit key srs", HASH)
+    | each("name circuit_name ezkl", LABEL)
+    | {"index": integer(0, 2**40), "insecure": integer(0, 1)}
+    | {"parameters": mapping(LABEL, array(I64, 2**20), 1024)}
+    | {"proof": byte_string(64, most=2**20)}
+)
+_BATCHES_BODY = structure(
+    each("data_root srs owner", HASH)
+    | {"seed": U64, "batch": integer(1, 2**20), "steps": STEP_NUMBER, "every": STEP_COUNT}
+    | {"circuit": word("step", "tiles"), "k": integer(1, 28), "blinding": integer(0, 1024)}
+    | {"commitments": array(byte_string(64, most=524288), 2**20), "windows": _TOKEN_WINDOWS},
+    optional=["windows"],
+)
+_SIGNED_BATCHES = structure({"batches": _BATCHES_BODY, "signature": SIGNATURE})
+
+
+def check_signed_batches(value: Any, where: str) -> None:
+    """The structure `signed-batches`."""
+    _SIGNED_BATCHES(value, where)
+    body = value["batches"]
+    whole = all(len(found) % 64 == 0 for found in body["commitments"])
+    place = f"{where}.batches.commitments"
+    require(whole, place, "not of commitments")
+    require(len(body["commitments"]) == body["steps"] // body["every"], place, "not all batches")
+
+
+def srs_k(data: bytes) -> int:
+    """The k that an SRS file is for; ValueError where it is none (format.md, section 4a)."""
+    k = int.from_bytes(data[:4], "little")
+    if not 1 <= k <= 28 or len(data) != 4 + 2**k * 128 + 256:
+        raise ValueError("not the length of an SRS")
+    return k
+
+
+class ProofAudit(Audit):
+    """An audit by proofs of whole steps, without circuits, keys and ezkl: a proof that takes these
+    is not done."""
+
+    question: ProofQuestion
+
+    def __init__(self, question: ProofQuestion):
+        super().__init__(question)
+        self.whole = False  # are all steps that can be proven looked at?
+
+    def replay(self) -> None:
+        """What follows on the structure."""
+        asked = self.question
+        if asked.private:
+            told = [check for check in self.checks if check.fault in ("solver", "task")]
+            self.checks = [c for c in self.checks if c.name in PUBLIC_CHECKS or c in told]
+        if not all(map(self.knows, ("task", "legal", "records"))) or not self.records:
+            self.checks.append(Check("proofs", "not_done", "", "no log of a known task"))
+            return
+        before = len(self.checks)
+        self.check("srs", asked.srs, "", self.check_srs)
+        if self.checks[before].status == "failed":
+            return
+        self.checks[before].where = ""
+        if asked.batches is not None:
+            self.check("owner", "", "", self.check_owner)
+        steps = self.chosen_steps()
+        if why := self.why_none(steps):
+            self.checks.append(Check("proof", "not_done", why[0], why[1]))
+            return
+        for step in steps:
+            self.check_proof(step)
+
+    def prepare_kzg(self) -> None:
+        """Nothing is compared with the SRS alone."""
+
+    def check_srs(self) -> None:
+        """22. `srs`"""
+        data = Path(self.question.srs).read_bytes()
+        self.srs, self.srs_k = hashlib.sha256(data).digest(), srs_k(data)
+        named = self.task.get("proof", {"srs": self.srs})["srs"]
+        hold(self.srs == named, "not the SRS that the task names")
+
+    def check_owner(self) -> None:
+        """23. `owner`"""
+        signed, task = self.question.batches, self.task
+        body, place = signed["batches"], "batches"
+        hold(body["owner"] == self.question.owner, "of another owner", where=place)
+        message = derive("batch commitments v2", encode(body))
+        holds = signature_holds(body["owner"], message, signed["signature"])
+        hold(holds, "the signature does not hold", where=place)
+        hold(logs_kzg(task), "the task has no commitments to batches", where=place)
+        order = {name: task[name] for name in ("seed", "batch", "steps")}
+        order |= {name: task["proof"][name] for name in ("circuit", "srs", "k")}
+        order |= {name: task["proof"][name] for name in ("blinding", "every")}
+        order |= {"data_root": task["data"]["root"], "windows": task["data"].get("windows")}
+        same = all(body.get(name) == value for name, value in order.items())
+        hold(same, "of other batches", where=place)
+        for record, batch in zip(self.kzg_records or [], body["commitments"], strict=False):
+            same = b"".join(record["batch"]) == batch
+            hold(same, "the batch logged is another", where=f"step {record['step']}")
+
+    def chosen_steps(self) -> list[int]:
+        """The steps to look at, in rising order."""
+        asked = self.question
+        every = self.task["proof"]["every"] if logs_kzg(self.task) else 1
+        there = range(every, self.claim["log_size"] + 1, every)
+        if asked.steps is not None:
+            steps = sorted(set(asked.steps))
+            if not set(steps) <= set(there):
+                raise ValueError("a step that cannot be proven")
+        else:
+            self.randomness = asked.seed or os.urandom(32)
+            material = draw_material(
+                claim_digest(self.claim), "proof steps", len(there), self.randomness
+            )
+            steps = sorted(there[i] for i in draw(material, len(there), asked.segments))
+            if steps and asked.segments > len(there):
+                self.checks.append(Check("sample", "passed", ""))
+        self.whole = len(steps) == len(there)
+        return steps
+
+    def why_none(self, steps: list[int]) -> tuple[str, str] | None:
+        """The place and the reason where no step is looked at."""
+        if self.question.private and not logs_kzg(self.task):
+            return "task.commitments", "there is nothing to hold proofs against"
+        if "proof" in self.task and self.srs_k < self.task["proof"]["k"]:
+            return self.question.srs, "the SRS is too small for the task's k"
+        return None if steps else ("", "no step was asked for")
+
+    def check_proof(self, step: int) -> None:
+        """25. `proof`"""
+        place = f"step {step}"
+        self.check("proof", place, "", lambda: self.check_bundle(step))
+        if self.checks[-1].status == "passed":
+            self.checks[-1] = Check("proof", "not_done", place, "this takes its circuit, and ezkl")
+
+    def check_bundle(self, step: int) -> None:
+        """What can be said of the file of a proof without its circuit."""
+        name = f"proofs/step-{step:012d}.cbor"
+        bundle = self.read_structure(name, BUNDLE, "bundle")
+        proof = self.task.get("proof", {"k": self.srs_k, "circuits": {}})
+        pinned = proof["circuits"].get(bundle["circuit_name"])
+        known = bundle["circuit_name"] in STEP_CIRCUITS and (pinned or not proof["circuits"])
+        hold(bool(known), "by a circuit that the task does not allow")
+        (schedule,) = (node for node in self.graph if node["op"] == "schedule")
+        loss = self.records[step - 1]["loss"]
+        parameters = {"loss": [loss], "rate": [rate_of(schedule["attrs"], step - 1)]}
+        claim = {name: self.claim[name] for name in ("task_id", "run_id")}
+        due = claim | {"kind": "step", "name": "step", "index": 0, "step": step, "ezkl": EZKL}
+        due |= {"claim": claim_digest(self.claim), "srs": self.srs, "k": proof["k"]}
+        due |= {"insecure": int(self.srs.hex() not in CEREMONY), "parameters": parameters}
+        for name, value in (due | (pinned or {})).items():
+            hold(bundle[name] == value, f"{name} is not that of this step")
+        hold(proof["k"] >= LEAST_STEP_K, "no circuit of a whole step has so few rows")
+        known = self.kzg_records is not None or not logs_kzg(self.task)
+        hold(known, "there are no commitments that it could be of")
+
+    def is_predictable(self) -> bool:
+        """Were the steps named, or drawn with what was handed in, and no claim pinned?"""
+        handed_in = self.question.steps is not None or self.question.seed is not None
+        return handed_in and self.question.pin is None and not self.whole
 
 
 # ----------------------------------------------------------------------------------------------
@@ -5229,6 +5445,35 @@ def count_argument(argument: str) -> int:
     return int(argument)
 
 
+def steps_argument(argument: str) -> list[int]:
+    """Steps such as 3,7,20-24."""
+    if not re.fullmatch("([0-9]+(-[0-9]+)?)(,[0-9]+(-[0-9]+)?)*", argument):
+        raise argparse.ArgumentTypeError("no steps")
+    pairs = [part.split("-") for part in argument.split(",")]
+    return [step for pair in pairs for step in range(int(pair[0]), int(pair[-1]) + 1)]
+
+
+def proof_question(given: argparse.Namespace, pin: bytes | dict | None) -> ProofQuestion:
+    """What an auditor by proofs is asked; ValueError where it is bad usage."""
+    if given.srs is None or given.all or given.samples == 0:
+        raise ValueError("an audit by proofs takes an SRS, and some steps")
+    if given.steps is not None and (given.samples is not None or given.seed is not None):
+        raise ValueError("steps are named or drawn")
+    if (given.batches is None) != (given.owner is None):
+        raise ValueError("--batches and --owner belong together")
+    srs_k(Path(given.srs).read_bytes())
+    question = ProofQuestion(given.run, given.samples or 1, given.seed, pin, given.solver)
+    question.private, question.steps = given.private, given.steps
+    if given.batches is not None:
+        data = Path(given.batches).read_bytes()
+        try:
+            question.batches = read(check_signed_batches, data, "signed_batches")
+        except Refused as error:
+            raise ValueError(f"{given.batches}: {error}") from None
+        question.owner = given.owner
+    return question
+
+
 def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     """The report of an audit with these arguments of the command `audit`."""
     parser = argparse.ArgumentParser(prog="plain_verifier.py audit", allow_abbrev=False)
@@ -5242,6 +5487,11 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--data")
     parser.add_argument("--srs")
     parser.add_argument("--hiding")
+    parser.add_argument("--mode", choices=["replay", "proof"], default="replay")
+    parser.add_argument("--private", action="store_true")
+    parser.add_argument("--steps", type=steps_argument)
+    parser.add_argument("--batches")
+    parser.add_argument("--owner", type=from_hex(32, 32))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     if not given.run.is_dir():
@@ -5252,7 +5502,7 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     if given.all and given.samples is not None:
         parser.error("--all and --samples exclude each other")
     segments = None if given.all else 3 if given.samples is None else given.samples
-    for name in (given.data, given.srs, given.hiding):
+    for name in (given.data, given.srs, given.hiding, given.batches):
         if name is not None and not Path(name).is_file():
             parser.error(f"{name} is no file")
     try:
@@ -5260,9 +5510,18 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     except ValueError as error:
         parser.error(str(error))
     question = Question(given.run, segments, given.seed, pin, given.solver, given.task_id)
-    question.data, question.srs, question.hiding = given.data, given.srs, given.hiding
-    audit = Audit(question)
-    audit.audit()
+    proofs = (given.private, given.steps, given.batches, given.owner)
+    if given.mode == "replay" and any(proofs):
+        parser.error("these have a meaning with --mode proof alone")
+    try:
+        if given.mode == "proof":
+            question = proof_question(given, pin)
+        question.task_id, question.data = given.task_id, given.data
+        question.srs, question.hiding = given.srs, given.hiding
+        audit = ProofAudit(question) if isinstance(question, ProofQuestion) else Audit(question)
+        audit.audit()
+    except ValueError as error:
+        parser.error(str(error))
     return audit.report()
 
 

@@ -143,6 +143,20 @@ def make_gpt_onnx(seed: int = 0, *, places: int = CONTEXT, ratio: float | None =
     return _language_model(nodes, tensors, (places, VOCABULARY))
 
 
+@cache
+def make_bigram_onnx(seed: int = 0) -> bytes:
+    """A table and a layer on it: numbers [batch, CONTEXT] -> logits [batch, CONTEXT, VOCABULARY],
+    of each place from its own number alone."""
+    rng = np.random.default_rng(seed)
+    shapes = {"table": (VOCABULARY, FEATURES), "head": (FEATURES, VOCABULARY)}
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["e"], "read"),
+        helper.make_node("MatMul", ["e", "head"], ["logits"], "name"),
+    ]
+    tensors = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    return _language_model(nodes, tensors, (CONTEXT, VOCABULARY))
+
+
 def _language_model(
     nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], shape: tuple[int, int]
 ) -> bytes:

@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 
 from tests.vectors.generate_audit import audit, list_checks, place_of
-from vtrain.audit.order import ALGEBRAIC, RULES, STRUCTURE
+from vtrain.audit.order import ALGEBRAIC, PROOFS, RULES, STRUCTURE
 from vtrain.wire.report import EXIT_CODES
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -20,7 +20,7 @@ SCHEMA = jsonschema_rs.validator_for(
     json.loads((VECTORS.parent.parent / "docs" / "report.schema.json").read_text())
 )
 CASES = sorted((VECTORS / "audit").glob("*/*/expected.json"))
-ORDER = [rule.name for rule in RULES + ALGEBRAIC]
+ORDER = [rule.name for rule in RULES + ALGEBRAIC + PROOFS]
 
 
 def read(path: Path) -> Any:
@@ -86,6 +86,9 @@ def test_cases_are_enough() -> None:
         for rule in STRUCTURE + ALGEBRAIC
         for condition in rule.conditions
     } | {("replay", "solver"), ("checkpoints", "task"), ("algebraic", "task")}
+    wanted |= {(name, "nobody") for name in ("srs", "owner", "proof")}
+    ended = {check["name"] for path in CASES for check in read(path)["checks"]}
+    assert {rule.name for rule in PROOFS} <= ended
     # What only an auditor with little memory sees.
     assert wanted - seen == {("legality", "nobody")}
     kept = [path for path in CASES if path.parent.parent.name == "kept"]

@@ -61,9 +61,9 @@ def list_moves(entries: list[Json]) -> Iterator[bytes | None]:
         yield data or None
 
 
-def load_graph(folder: Path) -> DisputedGraph:
-    """The graph that all games of a folder are about."""
-    content = json.loads((folder / "graph.json").read_text())
+def load_graph(file: Path) -> DisputedGraph:
+    """A graph that games are about."""
+    content = json.loads(file.read_text())
     return DisputedGraph(
         decode_graph(bytes.fromhex(content["graph"])), bytes.fromhex(content["root"])
     )
@@ -73,7 +73,7 @@ def find_fault(name: str, folder: Path = FOLDER) -> str:
     """Where the machine first comes to something else than a file says; "" where nowhere."""
     content = load(name, folder)
     genesis = structs.decode(Genesis, bytes.fromhex(content["genesis"]), "genesis")
-    game = rules.start(genesis, load_graph(folder))
+    game = rules.start(genesis, load_graph(folder / content.get("graph", "graph.json")))
     if game.id.hex() != content["game"]:
         return "game"
     last: Json = {"asked": [], "sides": []}
@@ -167,6 +167,7 @@ def test_the_games_have_what_there_is_to_have() -> None:
     places = {found.get("place") for found in refusals}
     assert places >= {"now", "game", "party", "about", "move", "bond", "root", "leaf", "items"}
     assert places >= {"before", "terms", "trace", "log", "base", "inputs", "inputs[0]"}
+    assert places >= {"tokens", "tokens[0]", "tokens[1]", "rows", "statement.tokens"}
     assert max(state["round"] for state in entries) > 3
 
 

@@ -18,6 +18,7 @@ from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples.plain import load_plain_verifier
 from tests.prove.circuits import LIMITS, Circuit
 from vtrain import cli
 from vtrain.errors import SrsError, StorageError
@@ -376,6 +377,14 @@ def test_ceremony_is_told_by_digest_and_size() -> None:
     assert Srs(17, bytes.fromhex(CEREMONY[17])).is_ceremony
     assert not Srs(16, bytes.fromhex(CEREMONY[17])).is_ceremony
     assert not Srs(27, bytes(32)).is_ceremony
+
+
+def test_the_page_and_the_plain_verifier_have_the_digests_of_the_ceremony() -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "proofs.md").read_text()
+    listed = page.split("### The files of the ceremony")[1].split("\n## ")[0]
+    assert re.findall(r"[0-9a-f]{64}", listed) == [CEREMONY[k] for k in range(1, 27)]
+    assert set(CEREMONY.values()) == load_plain_verifier().CEREMONY
 
 
 def test_digests_of_the_ceremony_are_those_of_the_pinned_ezkl() -> None:

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -54,6 +55,7 @@ from vtrain.graph.step import (
     emit_step,
 )
 from vtrain.graph.values import PRODUCTS
+from vtrain.prove.batches import make_order
 from vtrain.spec import domains, merkle
 from vtrain.spec.algebraic import PRIME
 from vtrain.spec.commitment import compute_graph_root, compute_task_id, compute_tensor_digest
@@ -62,7 +64,9 @@ from vtrain.train.data import build_samples
 from vtrain.train.layout import Manifest, encode_manifest
 from vtrain.train.publish import make_samples_form, write_samples, write_state
 from vtrain.train.task import CompiledTask
-from vtrain.wire import structs
+from vtrain.wire import cbor, structs
+from vtrain.wire.batches import SignedBatches, batches_to_map, encode_batches
+from vtrain.wire.bundle import BundleHeader, ProofBundle, encode_bundle
 from vtrain.wire.claim import Claim, SignedClaim, encode_signed_claim
 from vtrain.wire.graph import Node, Ref, StepGraph, encode_graph
 from vtrain.wire.hiding import Hiding, HidingKey, Kind
@@ -441,12 +445,12 @@ def keep(run: Run) -> bytes:
     return encode_signed_claim(sign_claim(run.make_claim(), run.key))
 
 
-def cut_run(run: Run, steps: int) -> Run:
-    """The same run, claimed after fewer steps."""
+def cut_run(run: Run, steps: int, every: int = 1) -> Run:
+    """The same run, claimed after fewer steps, ``every`` of which has KZG commitments."""
     run.leaves = run.leaves[:steps]
     run.states = {step: state for step, state in run.states.items() if step <= steps}
     if run.kzg is not None:
-        run.kzg = run.kzg[:steps]
+        run.kzg = run.kzg[: steps // every]
     return run
 
 
@@ -2438,6 +2442,281 @@ def language_cases() -> Iterator[Case]:
     )
 
 
+# --- audits by proofs of whole steps
+
+
+@cache
+def make_proof_srs() -> bytes:
+    """An SRS for few rows: circuits of whole steps have more."""
+    return kzg_rule.make_srs(TAU, 7)
+
+
+def make_proof_run(every: int = 1, **changes: Any) -> Run:
+    """A run of the linear model, of whose commitments nobody but who has the tensors can say what
+    they are of: so any points will do.  ``changes`` are of the task's ``proof``."""
+    task = make_trained_task()
+    proof = ProofSpec("step", hashlib.sha256(make_proof_srs()).digest(), 7, 5, every, (), {})
+    state, batch = count_commitments(proof, task.graph, task.spec.data, task.spec.batch)
+    proof = replace(proof, initial=(POINT,) * state, **changes)
+    spec = replace(task.spec, commitments=WITH_KZG, proof=proof)
+    run = make_run(replace(task, spec=spec))
+    points = [(POINT if step % 2 == 0 else NEGATIVE,) for step in range(spec.steps + 1)]
+    run.kzg = [
+        encode_kzg_record(
+            KzgRecord(
+                step,
+                points[step - 1] * state,
+                (POINT,) * batch,
+                points[step] * state,
+                *[bytes(32)] * 3,
+            )
+        )
+        for step in range(every, spec.steps + 1, every)
+    ]
+    return run
+
+
+PUBLIC: Final = frozenset({"task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor"})
+
+
+def keep_public(files: dict[str, bytes]) -> None:
+    """Leave out of a run what an auditor without the tensors has not."""
+    for name in files.keys() - PUBLIC:
+        del files[name]
+
+
+def make_bundle(run: Run, step: int, **changes: Any) -> bytes:
+    """What is true of the proof of a step, but for ``changes``, and zeros in place of the proof."""
+    claim, proof = run.make_claim(), run.spec.proof
+    assert proof is not None
+    told = BundleHeader(
+        kind="step",
+        task_id=claim.task_id,
+        run_id=claim.run_id,
+        claim=compute_claim_digest(claim),
+        step=step,
+        name="step",
+        index=0,
+        circuit_name="step",
+        circuit=b"c" * 32,
+        key=b"k" * 32,
+        srs=proof.srs,
+        insecure=True,
+        k=proof.k,
+        ezkl="23.0.5",
+        parameters={
+            "rate": (40960 if step <= 2 else 20480,),
+            "loss": (decode_record(run.leaves[step - 1]).loss,),
+        },
+    )
+    return encode_bundle(ProofBundle(replace(told, **changes), bytes(640)))
+
+
+def put_bundle(step: int, data: bytes) -> Callable[[dict[str, bytes]], None]:
+    """Have a file where the proof of a step is looked for."""
+    return lambda files: files.update({f"proofs/step-{step:012d}.cbor": data})
+
+
+OWNER: Final = Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)
+OWNED: Final = ("--batches", "batches.cbor", "--owner", OWNER.public_key().public_bytes_raw().hex())
+
+
+def count_batch_columns(run: Run) -> int:
+    """How many commitments a batch has in the KZG log."""
+    assert run.kzg is not None
+    return len(decode_kzg_record(run.kzg[0]).batch)
+
+
+def sign_points(run: Run, points: Sequence[bytes], **changes: Any) -> SignedBatches:
+    """What the owner of the data signs: a point for the columns of the batch of each step that is
+    logged, of the task's order but for ``changes``."""
+    order, columns = replace(make_order(run.spec), **changes), count_batch_columns(run)
+    batches = tuple((point,) * columns for point in points)
+    owner = OWNER.public_key().public_bytes_raw()
+    unsigned = SignedBatches(order, batches, owner, bytes(64))
+    message = domains.compute_domain_hash(domains.BATCHES, cbor.encode(batches_to_map(unsigned)))
+    return replace(unsigned, signature=OWNER.sign(message))
+
+
+def proven(
+    name: str,
+    about: str,
+    run: Run,
+    verdict: str,
+    reason: tuple[str, str, str],
+    arguments: Sequence[str] = ("--steps", "3"),
+    *,
+    srs: bytes | None = None,
+    private: bool = True,
+    **more: Any,
+) -> Case:
+    """A case of an audit by proofs, of step 3 unless told otherwise."""
+    if private:
+        run.late.insert(0, keep_public)
+    mode = ("--mode", "proof", *(["--private"] if private else []), "--srs", "srs.bin")
+    extra = {"srs.bin": make_proof_srs() if srs is None else srs, **more.pop("extra", {})}
+    return case(name, about, run, verdict, reason, (*mode, *arguments), extra=extra, **more)
+
+
+def proof_cases() -> Iterator[Case]:
+    """Audits by proofs of whole steps, up to where circuits, keys and ezkl itself are needed."""
+
+    def without(name: str, about: str, change: Callable[[Run], object], **more: Any) -> Case:
+        run = make_proof_run()
+        change(run)
+        return proven(f"private-{name}", about, run, "inconclusive", **more)
+
+    yield without(
+        "missing",
+        "public files alone, and no proof among them",
+        lambda run: None,
+        reason=("proof", "nobody", "step 3"),
+    )
+    yield without(
+        "log",
+        "a byte of the log is another",
+        lambda run: run.patch("log.bin", flip),
+        reason=("log", "nobody", "log.bin"),
+    )
+    yield without(
+        "unfinished",
+        "nothing is claimed yet",
+        lambda run: run.drop("claim.cbor"),
+        reason=("claim", "", "claim.cbor"),
+    )
+    yield without(
+        "srs",
+        "the SRS is of another secret",
+        lambda run: None,
+        reason=("srs", "nobody", "srs.bin"),
+        srs=kzg_rule.make_srs(TAU + 1, 7),
+    )
+    small = kzg_rule.make_srs(TAU, 6)
+    yield proven(
+        "private-srs-small",
+        "the task names an SRS that is too small for its k",
+        make_proof_run(srs=hashlib.sha256(small).digest()),
+        "inconclusive",
+        ("proof", "", "srs.bin"),
+        srs=small,
+    )
+    run = make_run(make_trained_task())
+    yield proven(
+        "private-no-kzg",
+        "the task logs no KZG commitments: there is nothing to hold a proof against",
+        run,
+        "inconclusive",
+        ("proof", "", "task.commitments"),
+    )
+    yield proven(
+        "private-no-step",
+        "of the two steps claimed none has commitments, which every third has",
+        cut_run(make_proof_run(3), 2, every=3),
+        "inconclusive",
+        ("proof", "", ""),
+        ("--samples", "1"),
+    )
+    yield proven(
+        "private-no-record",
+        "nothing was done of the task",
+        cut_run(make_proof_run(), 0),
+        "inconclusive",
+        ("proofs", "", ""),
+        ("--samples", "1"),
+    )
+    run = make_proof_run()
+    run.late.append(put_bundle(3, make_bundle(run, 3)))
+    yield proven(
+        "private-few-rows",
+        "all that is said of the proof is true; but no circuit of a step has so few rows",
+        run,
+        "inconclusive",
+        ("proof", "nobody", "step 3"),
+    )
+    yield from owner_cases()
+
+
+def owner_cases() -> Iterator[Case]:
+    """Commitments to batches that the data's owner signed; and what is seen without a proof."""
+
+    def owned(
+        name: str,
+        about: str,
+        reason: tuple[str, str, str],
+        change: Callable[[SignedBatches], SignedBatches] = lambda batches: batches,
+        points: Sequence[bytes] = (POINT,) * 4,
+        arguments: Sequence[str] = OWNED,
+        **order: Any,
+    ) -> Case:
+        run = make_proof_run()
+        signed = change(sign_points(run, points, **order))
+        extra: dict[str, bytes | str] = {"batches.cbor": encode_batches(signed)}
+        arguments = ("--steps", "3", *arguments)
+        return proven(
+            f"private-owner{name}", about, run, "inconclusive", reason, arguments, extra=extra
+        )
+
+    missing = ("proof", "nobody", "step 3")
+    yield owned("", "the batches are those that the owner signed; the proof is missing", missing)
+    other = (*OWNED[:3], SOLVER.hex())
+    wrong = ("owner", "nobody", "batches")
+    yield owned("-key", "another owner is asked for", wrong, arguments=other)
+    yield owned(
+        "-signature",
+        "the owner's signature does not hold",
+        wrong,
+        lambda batches: replace(batches, signature=bytes(64)),
+    )
+    yield owned("-order", "the owner signed for another seed", wrong, seed=4)
+    points = (POINT, POINT, POINT, NEGATIVE)
+    about = "the batch of step 4 is not what the owner signed"
+    yield owned("-batch", about, ("owner", "nobody", "step 4"), points=points)
+    run = make_proof_run()
+    run.late.append(put_bundle(2, make_bundle(run, 2, claim=bytes(32))))
+    yield proven(
+        "private-sample",
+        "more steps are to be drawn than there are: all are looked at",
+        run,
+        "inconclusive",
+        ("proof", "nobody", "step 1"),
+        ("--samples", "9", "--seed", SEED.hex()),
+    )
+    run = make_proof_run()
+    run.set_record(2, batch_digest=decode_record(run.leaves[0]).batch_digest)
+    run.late.append(put_bundle(3, make_bundle(run, 3)))
+    run.late.append(lambda files: files.update({"model.onnx": b"another"}))
+    mode = ("--mode", "proof", "--private", "--srs", "srs.bin", "--steps", "3")
+    yield case(
+        "private-in-sight",
+        "the whole run lies there: a false batch convicts also who is asked for proofs alone, and "
+        "another model is no matter",
+        run,
+        "fraud",
+        ("batches", "solver", "step 2"),
+        mode,
+        extra={"srs.bin": make_proof_srs()},
+    )
+    yield proven(
+        "proof-tensors",
+        "an audit by proofs that is not private, and the proof is missing",
+        make_proof_run(),
+        "inconclusive",
+        missing,
+        private=False,
+    )
+    for name, about, arguments in (
+        ("steps", "a step that is not there", ("--steps", "5")),
+        ("owner", "an owner, and nothing that was signed", ("--steps", "3", *OWNED[2:])),
+        ("draw", "steps that are named, and a seed", ("--steps", "3", "--seed", "00")),
+        ("none", "no proof is asked for", ("--samples", "0")),
+    ):
+        run = make_proof_run()
+        run.late.append(keep_public)
+        given = ("--mode", "proof", "--private", "--srs", "srs.bin", *arguments)
+        srs: dict[str, bytes | str] = {"srs.bin": make_proof_srs()}
+        yield Case(f"usage-proof-{name}", about, run.files(), "", None, given, srs)
+
+
 GROUPS: Final = (
     honest_cases,
     claim_cases,
@@ -2459,6 +2738,7 @@ GROUPS: Final = (
     algebraic_cases,
     store_cases,
     language_cases,
+    proof_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

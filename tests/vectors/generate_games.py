@@ -25,13 +25,13 @@ from tests.dispute.actors import Hijacker, Only, Quiet
 from tests.dispute.arena import Actor, Sleeper, make_key
 from tests.dispute.claims import Patched, bump
 from tests.dispute.crowd import Paced
-from tests.tasks import CLASSES, make_samples
+from tests.tasks import CLASSES, CONTEXT, make_bigram_onnx, make_samples, make_tokens
 from tests.vectors.generate_statements import splice
 from vtrain import _core
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.state import compute_root_of_state
-from vtrain.demo.lies import Lies, LyingSession
+from vtrain.demo.lies import Lie, Lies, LyingSession
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.game import (
     advance,
@@ -45,7 +45,7 @@ from vtrain.dispute.game import (
 from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.money import count_work, list_outcomes
 from vtrain.dispute.players import Player
-from vtrain.dispute.provider import MerkleTree, TraceProvider
+from vtrain.dispute.provider import ChunkTree, LeafOpening, MerkleTree, TraceProvider
 from vtrain.dispute.receipts import compute_body_digest
 from vtrain.dispute.state import (
     Contest,
@@ -55,35 +55,41 @@ from vtrain.dispute.state import (
     compute_side_id,
 )
 from vtrain.dispute.statement import compose, decode_ruling
+from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import VtrainError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.onnx_import import import_onnx
-from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.graph.step import Affine, Ids, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.spec.commitment import compute_graph_root, compute_tensor_digest
 from vtrain.spec.domains import TERMS
+from vtrain.spec.samples import Samples
 from vtrain.train.task import CompiledTask
-from vtrain.wire import structs
+from vtrain.wire import cbor, structs
 from vtrain.wire.claim import Claim
 from vtrain.wire.dispute import (
     MAX_BOND,
     Bond,
     Bonds,
+    Chunk,
     Clocks,
     Genesis,
     Member,
     Move,
     Open,
     Reveal,
+    Row,
     SignedMove,
     decode_move,
 )
 from vtrain.wire.graph import encode_graph
 from vtrain.wire.record import StepRecord, decode_record
-from vtrain.wire.task import LAW_VERSION, TaskSpec
+from vtrain.wire.task import LAW_VERSION, TaskSpec, Windows
 
 FOLDER = Path(__file__).with_name("games")
 SIDE, BATCH, STEPS, EVERY = 16, 10, 9, 3
+MANY = 48
+"""In a batch, so that their tokens take two chunks."""
 CLOCKS = Clocks(
     join=1000, trace=600, terms=300, budget=500, grace=40, answer=3, opening=7, replay=50
 )
@@ -122,20 +128,32 @@ def make_task() -> CompiledTask:
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return compile_model(bytes(model.SerializeToString(deterministic=True)))
+    model_bytes = bytes(model.SerializeToString(deterministic=True))
+    data = make_samples((1, SIDE, SIDE), 2 * BATCH, 7)
+    affine = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    return compile_model(model_bytes, data, affine, BATCH, 40960)
 
 
-def compile_model(model_bytes: bytes) -> CompiledTask:
+@cache
+def make_language_task() -> CompiledTask:
+    """A table of embeddings and a layer on it, which name the second token after each of a window:
+    for nine steps, on windows over the three chunks of a file, the last of which ends early."""
+    tokens = make_tokens(700, 7, dtype="u32", shift=2)
+    return compile_model(make_bigram_onnx(), tokens, Ids(), MANY, 8192)
+
+
+def compile_model(
+    model_bytes: bytes, data: Samples, prepare: Affine | Ids, batch: int, rate: int
+) -> CompiledTask:
     """The task that trains the model."""
     model = import_onnx(model_bytes)
-    data = make_samples(model.input_shape, 2 * BATCH, 7)
     plan = StepPlan(
         data=data.spec,
-        prepare=Affine(multiplier=257, offset=0, shift=1, exponent=15),
+        prepare=prepare,
         loss="cross_entropy",
-        optimizer=Momentum(decay=round(2**16 * 0.1), starts=(0,), rates=(40960,), exponent=22),
+        optimizer=Momentum(decay=round(2**16 * 0.1), starts=(0,), rates=(rate,), exponent=22),
         seed=7,
-        batch=BATCH,
+        batch=batch,
         commit_every=EVERY,
     )
     state = compute_initial_state(model.params)
@@ -156,12 +174,12 @@ def compile_model(model_bytes: bytes) -> CompiledTask:
         exponents=exponents,
         seed=7,
         steps=STEPS,
-        batch=BATCH,
+        batch=batch,
         commit_every=EVERY,
         checkpoint_every=EVERY,
         commitments=("blake3",),
     )
-    return CompiledTask(spec, graph, data, state, model_bytes, "mean")
+    return CompiledTask(spec, graph, data, state, model_bytes, "of games")
 
 
 @cache
@@ -170,10 +188,23 @@ def make_truth() -> EngineProvider:
     return EngineProvider(make_task(), LyingSession(make_task(), Lies()))
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What games are about: a task, and the file that has its graph."""
+
+    file: str
+    task: Callable[[], CompiledTask]
+
+
+IMAGES = Subject("graph.json", make_task)
+LANGUAGE = Subject("graph-windows.json", make_language_task)
+
+
 @cache
-def make_graph() -> DisputedGraph:
+def make_graph(subject: Subject) -> DisputedGraph:
     """The graph as games take it."""
-    return DisputedGraph(make_task().graph, make_task().spec.graph_root)
+    task = subject.task()
+    return DisputedGraph(task.graph, task.spec.graph_root)
 
 
 @cache
@@ -240,10 +271,11 @@ class Table:
     entries: list[Json] = field(default_factory=list)
     statements: bool = False
     """Are the statements that the referee is asked written down whole?"""
+    subject: Subject = IMAGES
 
     def __post_init__(self) -> None:
         self._sent: dict[int, bytes] = {}
-        self.game = start(self.genesis, make_graph())
+        self.game = start(self.genesis, make_graph(self.subject))
         self.first = self.describe_state({})
         self._last = self.first
 
@@ -338,6 +370,7 @@ class Table:
             entry.pop("_fallen")
         return {
             "about": self.about,
+            **({} if self.subject == IMAGES else {"graph": self.subject.file}),
             "genesis": structs.encode(self.genesis).hex(),
             "game": self.game.id.hex(),
             "start": self.first,
@@ -493,22 +526,23 @@ class Plan:
     solver: Provide
     statements: bool
     options: Mapping[str, Any]
+    subject: Subject = IMAGES
 
     def make(self, name: str) -> Json:
         """Play it to its end."""
-        log = self.solver().log()
-        claim = Claim(b"r" * 32, public_key(SOLVER), make_task().task_id, log.size, log.root)
+        log, task = self.solver().log(), self.subject.task()
+        claim = Claim(b"r" * 32, public_key(SOLVER), task.task_id, log.size, log.root)
         options = {"clocks": CLOCKS, "bonds": BONDS, "arity": 16, "group": 17, **self.options}
         genesis = make_genesis(
-            make_task().spec,
-            make_task().graph,
+            task.spec,
+            task.graph,
             sign_claim(claim, SOLVER),
             host=public_key(HOST),
             opened=OPENED,
             nonce=blake3(name.encode()).digest(),
             **options,
         )
-        table = Table(name, self.about, genesis, statements=self.statements)
+        table = Table(name, self.about, genesis, statements=self.statements, subject=self.subject)
         self.play(table)
         return table.end()
 
@@ -517,13 +551,18 @@ GAMES: dict[str, Plan] = {}
 
 
 def game(
-    about: str, *, solver: Provide = make_truth, statements: bool = False, **options: Any
+    about: str,
+    *,
+    solver: Provide = make_truth,
+    statements: bool = False,
+    subject: Subject = IMAGES,
+    **options: Any,
 ) -> Callable[[Callable[[Table], None]], Callable[[Table], None]]:
     """Have a function's game among those that are written, under the function's name."""
 
     def keep(function: Callable[[Table], None]) -> Callable[[Table], None]:
         GAMES[function.__name__.replace("_", "-")] = Plan(
-            about, function, solver, statements, options
+            about, function, solver, statements, options, subject
         )
         return function
 
@@ -1384,6 +1423,340 @@ def openings(table: Table) -> None:
     play(table, honest, liar)
 
 
+# about windows of tokens
+
+
+@cache
+def make_language_truth() -> EngineProvider:
+    """The true claim, by the law alone."""
+    return EngineProvider(make_language_task(), LyingSession(make_language_task(), Lies()))
+
+
+@cache
+def find_language_node(name: str) -> int:
+    """Index of the node of this name."""
+    return [node.name for node in make_language_task().graph.nodes].index(name)
+
+
+def get_windows() -> Windows:
+    """How the samples lie in the file."""
+    windows = make_language_task().samples.spec.windows
+    assert windows is not None
+    return windows
+
+
+def get_language_record(step: int) -> StepRecord:
+    """The true record of a step."""
+    return decode_record(make_language_truth().log().leaf(step - 1))
+
+
+def find_places(step: int, part: str) -> list[int]:
+    """Which token of the file each element of x or y of a step is."""
+    index = make_language_truth().tensor(step, find_language_node("sample_index"))
+    places = [get_windows().find_token(part, int(i), at) for i in index for at in range(CONTEXT)]
+    assert None not in places
+    return [place for place in places if place is not None]
+
+
+def find_chunk(place: int) -> int:
+    """The chunk of the file that a token lies in."""
+    return place * get_windows().width // 1024
+
+
+def make_language_lie(step: int, outputs: Mapping[str, Array | bytes], *, loss: int = 1) -> Patched:
+    """The truth, but for outputs of nodes in a step, and for the loss of that step's record."""
+    record = get_language_record(step)
+    false = {(step, find_language_node(name)): value for name, value in outputs.items()}
+    records = {step: replace(record, loss=record.loss + loss)}
+    return Patched(make_language_truth(), make_language_task(), false, records)
+
+
+def make_token_lie(step: int, part: str, element: int, by: int = 1) -> Patched:
+    """The truth, but for one token of a window."""
+    value = make_language_truth().tensor(step, find_language_node(part))
+    return make_language_lie(step, {part: bump(value, element, by)})
+
+
+def find_late_token(step: int) -> int:
+    """An element in the second chunk of x, whose token lies in the last chunk of the file."""
+    places = find_places(step, "x")
+    last = find_chunk(get_windows().tokens - 1)
+    return next(i for i, at in enumerate(places) if i >= 256 and find_chunk(at) == last)
+
+
+def find_parted_label(step: int) -> int:
+    """A label in another chunk of the file than its token."""
+    pairs = zip(find_places(step, "x"), find_places(step, "y"), strict=True)
+    return next(i for i, (x, y) in enumerate(pairs) if find_chunk(x) != find_chunk(y))
+
+
+@game(
+    "A token in the last chunk of the file, which is shorter; the solver is right.",
+    solver=make_language_truth,
+    statements=True,
+    subject=LANGUAGE,
+)
+def windows_token(table: Table) -> None:
+    lie = make_token_lie(5, "x", find_late_token(5))
+    play(table, Player(make_language_truth(), SOLVER), Player(lie, OTHER))
+
+
+LABELLED = 2
+"""A step with a label in another chunk than its token."""
+
+
+def make_label_lie() -> Patched:
+    """The truth, but for that label."""
+    return make_token_lie(LABELLED, "y", find_parted_label(LABELLED), -1)
+
+
+@game(
+    "A label, two tokens on, in another chunk of the file than its token; the solver lies.",
+    solver=make_label_lie,
+    statements=True,
+    subject=LANGUAGE,
+    arity=4,
+)
+def windows_label(table: Table) -> None:
+    play(table, Player(make_label_lie(), SOLVER), Player(make_language_truth(), OTHER))
+
+
+def take_others(part: str) -> Lie:
+    """The windows after those of the batch."""
+
+    def lie(value: Array, before: Mapping[int, Array]) -> Array:
+        samples = make_language_task().samples
+        index = before[find_language_node("sample_index")]
+        return samples.gather(part, (index + 1) % samples.spec.samples)
+
+    return lie
+
+
+@cache
+def make_other_windows() -> EngineProvider:
+    """A run that takes other windows than those drawn in a step, and goes on from there."""
+    lies = {(4, find_language_node(part)): take_others(part) for part in "xy"}
+    return EngineProvider(make_language_task(), LyingSession(make_language_task(), Lies(lies)))
+
+
+@game(
+    "In a step other windows were taken than those drawn, and all after follows; the solver lies.",
+    solver=make_other_windows,
+    statements=True,
+    subject=LANGUAGE,
+)
+def windows_others(table: Table) -> None:
+    play(table, Player(make_other_windows(), SOLVER), Player(make_language_truth(), OTHER))
+
+
+@cache
+def make_other_draw() -> EngineProvider:
+    """A run that draws another window in a step, and goes on from there."""
+
+    def draw(value: Array, before: Mapping[int, Array]) -> Array:
+        return bump(value, 7, -1 if value[7] else 1)
+
+    lies = {(6, find_language_node("sample_index")): draw}
+    return EngineProvider(make_language_task(), LyingSession(make_language_task(), Lies(lies)))
+
+
+@game(
+    "In a step one of the windows drawn is another. That is found where they are drawn, and an "
+    "opening of that has no tokens.",
+    solver=make_language_truth,
+    subject=LANGUAGE,
+)
+def windows_draw(table: Table) -> None:
+    honest, liar = Player(make_language_truth(), SOLVER), Player(make_other_draw(), OTHER)
+    about, opening, _ = play_to_leaf(table, honest, liar)
+    spare = (open_tokens(0),)
+    table.send(sign(table.game.id, about, replace(opening, tokens=spare), SOLVER))
+    play(table, honest, liar)
+
+
+@game(
+    "The traces differ nowhere but in the record, which says that a step took the windows of the "
+    "one before.",
+    solver=make_language_truth,
+    statements=True,
+    subject=LANGUAGE,
+)
+def windows_record(table: Table) -> None:
+    false = replace(get_language_record(8), batch_digest=get_language_record(7).batch_digest)
+    lie = Patched(make_language_truth(), make_language_task(), records={8: false})
+    play(table, Player(make_language_truth(), SOLVER), Player(lie, OTHER))
+
+
+@cache
+def make_other_run(seed: int, shift: int) -> EngineProvider:
+    """A run on another file of as many tokens, or on other labels."""
+    task, other = make_language_task(), make_tokens(700, seed, dtype="u32", shift=shift)
+    assert other.spec.samples == task.samples.spec.samples
+    return EngineProvider(replace(task, samples=other), NumpySession(task.graph, other))
+
+
+@game(
+    "One rival has another file of as many tokens, another the next tokens as labels.",
+    solver=make_language_truth,
+    subject=LANGUAGE,
+)
+def windows_rivals(table: Table) -> None:
+    claims = make_language_truth(), make_other_run(8, 2), make_other_run(7, 1)
+    play(table, *(Player(claim, key) for claim, key in zip(claims, KEYS, strict=False)))
+
+
+@game(
+    "A digest of windows that nobody has: its claim falls above the leaf, in the tensor.",
+    solver=lambda: make_language_lie(3, {"x": b"w" * 32}),
+    subject=LANGUAGE,
+)
+def windows_unknown(table: Table) -> None:
+    lie = make_language_lie(3, {"x": b"w" * 32})
+    play(table, Player(lie, SOLVER), Player(make_language_truth(), OTHER))
+
+
+@game(
+    "What is revealed of a chunk of x is a byte short, or of the file, or zeros: it is refused.",
+    solver=make_language_truth,
+    subject=LANGUAGE,
+)
+def windows_reveals(table: Table) -> None:
+    element = find_late_token(7)
+    lie = make_token_lie(7, "x", element)
+    honest, liar = Player(make_language_truth(), SOLVER), Player(lie, OTHER)
+    node, tried = find_language_node("x"), False
+    file = make_language_task().samples.table.tobytes()
+    while not table.game.over and not tried:
+        sent = [signed for player in (honest, liar) for signed in player.moves(table.game)]
+        for signed in sent:
+            question = table.game.asked.get(signed.about)
+            if question is not None and is_one_chunk(table.game, question.where[0], node):
+                tried = True
+                move = decode_move(signed.move)
+                assert isinstance(move, Reveal)
+                (chunk,) = move.items
+                key = SOLVER if signed.party == honest.party else OTHER
+                for other in (chunk[:-1], file[1024:2048][: len(chunk)], bytes(len(chunk))):
+                    table.send(sign(table.game.id, signed.about, Reveal((other,)), key))
+            table.send(signed)
+        if not sent:
+            due = find_deadline(table.game)
+            assert due is not None
+            table.wait(due)
+    assert tried
+    play(table, honest, liar)
+
+
+def is_one_chunk(game: Game, where: tuple[bytes, bytes], node: int) -> bool:
+    """Is a dispute about a single chunk of the output of a node?"""
+    dispute = game.contests[where[0]].disputes[where[1]]
+    is_chunk = dispute.tree == "chunks" and dispute.end - dispute.start == 1
+    return is_chunk and dispute.place.node == node and dispute.leaf == ""
+
+
+@dataclass
+class Beyond(Patched):
+    """Claims a window that is not in the file; of x it opens what there is to open."""
+
+    def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
+        index = self.chunks(step, find_language_node("sample_index"))
+        assert isinstance(index, ChunkTree)
+        return LeafOpening(((index.open(element // CONTEXT * 8 // 1024),),), (), None)
+
+
+def make_beyond(token: int) -> Beyond:
+    """The first window of step 5 is the one after the last: its tokens are 0, or one of another
+    value."""
+    step, count = 5, get_windows().count
+    truth, nodes = make_language_truth(), map(find_language_node, ("sample_index", "x"))
+    index, x = (truth.tensor(step, node).copy() for node in nodes)
+    index[0], x[0] = count, 0
+    x[0, 3] = token
+    lie = make_language_lie(step, {"sample_index": index, "x": x}, loss=1 + token)
+    return Beyond(lie.base, lie.task, lie.outputs, lie.records)
+
+
+@game(
+    "Two claims agree on a window that is not in the file, both falsely: its tokens are 0, and no "
+    "chunk is opened.",
+    solver=lambda: make_beyond(0),
+    statements=True,
+    subject=LANGUAGE,
+)
+def windows_beyond(table: Table) -> None:
+    play(table, Player(make_beyond(0), SOLVER), Player(make_beyond(9), OTHER))
+
+
+def play_to_leaf(table: Table, honest: Player, liar: Player) -> tuple[bytes, Open, SignedMove]:
+    """Play until a leaf is to be opened: what it is about, and how the honest one would do it."""
+    while True:
+        opened = [about for about, question in table.game.asked.items() if not question.value]
+        if opened:
+            (about,) = opened
+            (good,) = (move for move in honest.moves(table.game) if move.about == about)
+            opening = decode_move(good.move)
+            assert isinstance(opening, Open)
+            return about, opening, good
+        sent = [signed for player in (honest, liar) for signed in player.moves(table.game)]
+        for signed in sent:
+            table.send(signed)
+        if not sent:
+            due = find_deadline(table.game)
+            assert due is not None
+            table.wait(due)
+
+
+def open_tokens(index: int) -> Chunk:
+    """A chunk of the file."""
+    return ChunkTree(make_language_task().samples.table).open(index)
+
+
+@game(
+    "Openings of a window that are refused: without its chunk, with another, with more, with a "
+    "false one, with rows.",
+    solver=make_language_truth,
+    subject=LANGUAGE,
+)
+def windows_openings(table: Table) -> None:
+    truth, element = make_language_truth(), find_late_token(6)
+    honest, liar = Player(truth, SOLVER), Player(make_token_lie(6, "x", element), OTHER)
+    about, opening, good = play_to_leaf(table, honest, liar)
+    (chunk,) = opening.tokens
+    assert chunk.index == 2
+    first, second = open_tokens(0), open_tokens(1)
+    at = find_places(6, "x")[element] * 4 % 1024
+    token = int.from_bytes(chunk.chunk[at : at + 4], "little")
+    false = chunk.chunk[:at] + (token + 1).to_bytes(4, "little") + chunk.chunk[at + 4 :]
+    for tokens in (
+        (),
+        (second,),
+        (first, chunk),
+        (chunk, chunk),
+        (chunk, second),
+        (replace(chunk, chunk=false),),
+        (first, replace(chunk, chunk=false)),
+        (replace(chunk, chunk=chunk.chunk + bytes(1024 - len(chunk.chunk))),),
+        (replace(chunk, chunk=chunk.chunk[:-1]),),
+        (replace(chunk, path=chunk.path[:-1]),),
+        (replace(chunk, index=3),),
+        (replace(second, index=2),),
+        (replace(chunk, index=2**62),),
+        (replace(chunk, chunk=b""),) * 33,
+    ):
+        table.send(sign(table.game.id, about, replace(opening, tokens=tokens), SOLVER))
+    row = Row(0, bytes(24), ())
+    table.send(sign(table.game.id, about, replace(opening, rows=(row,)), SOLVER))
+    table.send(sign(table.game.id, about, replace(opening, rows=(row,), tokens=()), SOLVER))
+    value: Any = cbor.decode(good.move)
+    value["move"]["tokens"] = []
+    table.send(sign_bytes(table, about, cbor.encode(value), SOLVER))
+    # The liar's own: what would make its token true is no chunk of the file.
+    lying = replace(opening, tokens=(replace(chunk, chunk=false),))
+    table.send(sign(table.game.id, about, lying, OTHER))
+    table.send(good)
+    play(table, honest, liar)
+
+
 def make_crowd(seed: int) -> tuple[list[Actor], TraceProvider]:
     """Parties of all kinds, drawn; and the solver's claim."""
     words = np.random.Philox(key=seed).random_raw(64).tolist()
@@ -1431,9 +1804,10 @@ _add_crowds()
 
 def make_files() -> Iterator[tuple[str, str]]:
     """Names of the files, and what is in them."""
-    graph = make_task().graph
-    content = {"root": compute_graph_root(graph).hex(), "graph": encode_graph(graph).hex()}
-    yield "graph.json", render(content)
+    for subject in (IMAGES, LANGUAGE):
+        graph = subject.task().graph
+        content = {"root": compute_graph_root(graph).hex(), "graph": encode_graph(graph).hex()}
+        yield subject.file, render(content)
     for name, plan in GAMES.items():
         yield f"game-{name}.json", render(plan.make(name))
 

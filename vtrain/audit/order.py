@@ -569,8 +569,8 @@ PROOFS: Final = (
             ),
             Condition("Its statement is the one about step t of this claim (section 4b)."),
             Condition(
-                "The auditor's own circuit is no larger than it takes on; where the task pins it, "
-                "circuit and key have the digests pinned."
+                "The k is 17 or more; the auditor's own circuit is no larger than it takes on; "
+                "where the task pins it, circuit and key have the digests pinned."
             ),
             Condition("Circuit and key of the statement have the digests of the auditor's own."),
             Condition(

@@ -592,7 +592,7 @@ WHERE: Mapping[Facet, str] = {
     Facet.FUSION: "write its row of POINTWISE in vtrain/engines/cuda/fuse.py",
     Facet.ONNX_EXPORT: "write its lowering in vtrain/graph/onnx_export.py",
     Facet.ONNX_IMPORT: (
-        "let vtrain/graph/onnx_import.py make it of an ONNX operator, and give "
+        "let vtrain/graph/onnx_import make it of an ONNX operator, and give "
         "tests/graph/test_onnx_import.py a model with that"
     ),
     Facet.TILES: "write its emitter of statements about tiles",

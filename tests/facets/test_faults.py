@@ -75,7 +75,7 @@ def _take_row(patch: Patch, **changes: Any) -> None:
 def _take_handlers(patch: Patch) -> None:
     """Both operators of ONNX that products are made of."""
     for name in ("Mul", "Dropout"):
-        patch.delitem(onnx_import._HANDLERS, name)
+        patch.delitem(onnx_import.walk.HANDLERS, name)
 
 
 def _without_docstring(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:

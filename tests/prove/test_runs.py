@@ -185,7 +185,7 @@ def test_a_log_that_differs_is_named(run: Path) -> None:
     assert (caught.value.where, caught.value.fault) == ("step 4", "solver")
     for _ in range(2):
         with pytest.raises(StepDiffersError, match="step 4"):
-            source.outputs(4)
+            source.outputs(4, [0])
     signed = read_run(run)
     last = StepSource(signed, PLAIN, hiding_of(signed), engine="numpy", checkpoints={6})
     assert last.state(6)

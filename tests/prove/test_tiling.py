@@ -37,7 +37,7 @@ from vtrain.prove.tiles import builder
 from vtrain.prove.tiles import statements as statements_module
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS, WIDE_REACH, linear_challenge
 from vtrain.prove.tiles.emit import pool
-from vtrain.prove.tiles.grid import cut_block
+from vtrain.prove.tiles.grid import Array, cut_block
 from vtrain.prove.tiles.numbers import PublicNumbers
 from vtrain.prove.tiles.statements import (
     LINEAR,
@@ -199,6 +199,7 @@ def list_supplied(tiling: Tiling) -> Iterator[Tile]:
         ("classes", "divide", ("", "/sum/empty")),
         ("packed", "row_max", ("", "/lower")),
         ("packed", "divide", ("", "/sum/empty")),
+        ("fine", "logit_grad", ("/sum/empty", "/share")),
     ],
 )
 def test_what_is_supplied_has_one_value(kind: str, op: str, ends: tuple[str, ...]) -> None:
@@ -263,6 +264,23 @@ def test_roots_are_held_to_their_type_and_padding(kind: str, side: int) -> None:
             false = Refitted(contents, tile, tensor)
             about = [s for s in list_statements(kind, side) if s.node == statement.node]
             assert not all(holds(s, false) for s in about)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "gpt", "packed"])
+def test_tiles_are_cut_of_the_nodes_that_are_named(kind: str) -> None:
+    """All tiles are made of these nodes' outputs, and none of these is left unread."""
+    contents, asked = make_contents(kind, choose_side(kind)), set[int]()
+    tiling = contents.tiling
+
+    class Asked(TileContents):
+        def output(self, node: int) -> Array:
+            asked.add(node)
+            return super().output(node)
+
+    found = Asked(tiling, contents.facts, {i: contents.output(i) for i in tiling.cut_nodes})
+    for tile in tiles_of(tiling, *SOURCES):
+        assert np.array_equal(found.tile(tile), contents.tile(tile)), tiling.tensors[tile.tensor]
+    assert asked == tiling.cut_nodes < {*range(len(tiling.graph.nodes))}
 
 
 @steps
@@ -482,7 +500,6 @@ def test_what_has_no_circuit_is_refused() -> None:
     cases = (
         ("matmul", {"op": "conv"}, "no circuit for the operator conv"),
         ("matmul", {"attrs": both}, "two transposes"),
-        ("sub_one_hot", {"op": "relu", "inputs": (places["divide"],)}, "a softmax without grad"),
         ("row_sum", {"inputs": (places["relu"],)}, "no exponentials"),
         ("schedule", {"op": "increment"}, "a schedule"),
         ("schedule", {"inputs": (places["increment"],)}, "the counter of steps"),
@@ -494,6 +511,24 @@ def test_what_has_no_circuit_is_refused() -> None:
         with pytest.raises(CircuitError, match=message) as caught:
             Tiling(altered, 8)
         assert caught.value.where in {node.name for node in graph.nodes}
+
+
+def test_rows_that_no_circuit_takes_are_refused() -> None:
+    """A maximum by itself, and a loss of rows within spans."""
+    few = make_tiny_task().graph
+    z = few.nodes[find_node(few, "relu")].inputs[0]
+    batch = TensorType("i32", few.type_of(z).shape[:1], 0, -5, 5)
+    wide = make_tiny_task("gpt").graph
+    kept = Ref(find_node(wide, "row_max"))
+    total = Ref(find_node(wide, "row_sum"))
+    inputs = (*wide.nodes[kept.node].inputs, kept, total, kept)
+    cases = (
+        (few, Node("more", "row_max", {}, (z,), (batch,)), "its softmax has no exp"),
+        (wide, Node("more", "cross_entropy", {}, inputs, (batch,)), "that spans leave out"),
+    )
+    for graph, node, message in cases:
+        with pytest.raises(CircuitError, match=message):
+            Tiling(StepGraph((*graph.nodes, node)), 16)
 
 
 def cut_one(op: str) -> tuple[StepGraph, Tiling, int]:

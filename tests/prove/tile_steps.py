@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 
 from tests.tasks import make_samples, make_tiny_task
 from vtrain.engines.numpy_engine import NumpySession
+from vtrain.graph import step
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.model import (
@@ -48,9 +50,10 @@ from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
 PLAIN_STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches", "stacks")
-LANGUAGE_STEPS = ("gpt", "dropout", "functions", "packed", "llama", "classes")
+LANGUAGE_STEPS = ("gpt", "dropout", "functions", "packed", "llama", "classes", "fine")
 """Windows of tokens, attention, norms, AdamW; masks and Lion; functions by table; hidden spans;
-more classes than the circuit of rows takes, with a gradient in 29 bits and in 14."""
+more classes than the circuit of rows takes, with a gradient in 29 bits and in 14; fewer, with one
+in 29."""
 STEPS = (*PLAIN_STEPS, *LANGUAGE_STEPS)
 
 
@@ -114,6 +117,7 @@ def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "stacks": make_stacks,
         "functions": _make_functions,
         "classes": _make_classes,
+        "fine": _make_fine,
     }
     if made := others.get(kind):
         return made()
@@ -243,11 +247,17 @@ def _make_functions() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     return _compile(model, make_samples((8,), 12, 3), prepare, decay=6554, batch=3)
 
 
-def _make_classes() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+def _make_fine() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """Classes that the circuit of rows takes, with the gradient that tasks have of many more."""
+    with patch.object(step, "FEW_CLASSES", 0):
+        return _make_classes(5)
+
+
+def _make_classes(count: int = 129) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     """129 classes, one more than the circuit of rows has room for, with a gradient in 14 bits."""
     rng = np.random.default_rng(15)
-    params = {"w": rng.integers(-(2**28), 2**28, (129, 8)).astype(np.int32)}
-    params["b"] = _weights(rng, (129,))
+    params = {"w": rng.integers(-(2**28), 2**28, (count, 8)).astype(np.int32)}
+    params["b"] = _weights(rng, (count,))
     model = Model("x", (8,), (Linear("logits", "x", "w", "b", True),), "logits", params)
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     return _compile(model, make_samples((8,), 12, 3), prepare, decay=6554, batch=3)

@@ -363,20 +363,23 @@ def make_classes(classes: int, batch: int = 130) -> Plan:
     )
 
 
-_SHARES = tuple(
-    Draft(d.name, "logit_grad", ("exp z", "sum z", "y")) if d.name == "g z" else d
-    for d in make_classes(130, 5).body
-    if d.name not in ("p z", "gw")
-)
-SHARES = Plan(
-    (*_SHARES, rescale("gi", "g z", "i16", 15), matmul("gw", "xi", "gi", "tn")),
-    {"w": weights(3, 130)},
-    "loss",
-    {},
-    batch=5,
-    y=("i32", (), 0),
-)
-"""The fine gradient of many classes, with labels that are held to them."""
+
+def make_shares(classes: int) -> Plan:
+    """The fine gradient of so many classes, with labels that are held to them."""
+    body = tuple(
+        Draft(d.name, "logit_grad", ("exp z", "sum z", "y")) if d.name == "g z" else d
+        for d in make_classes(classes, 5).body
+        if d.name not in ("p z", "gw")
+    )
+    return Plan(
+        (*body, rescale("gi", "g z", "i16", 15), matmul("gw", "xi", "gi", "tn")),
+        {"w": weights(3, classes)},
+        "loss",
+        {},
+        batch=5,
+        y=("i32", (), 0),
+    )
+
 
 _ROWS_OF_SPANS = (
     Draft("kept", "keep_span", ("z", "spans"), {"fill": -(2**31) + 1}),
@@ -882,11 +885,13 @@ def _list_softmaxes() -> Iterator[tuple[str, Plan, str | None]]:
         yield f"{classes} classes", make_classes(classes, 2), None
     few = make_classes(4, 2)
     fine = Draft("fine", "logit_grad", ("exp z", "sum z", "y"))
-    yield "the fine gradient of 4 classes", few.with_(fine), "softmax"
-    for name in ("g z", "rows z"):
-        body = tuple(d for d in few.body if d.name not in (name, "gw", "loss"))
+    yield "the fine gradient of 4 classes", few.with_(fine), None
+    ends = ("max z", "exp z", "sum z", "p z", "g z", "rows z")
+    for name, word in (("exp z", "softmax"), ("sum z", "softmax"), ("g z", None), ("rows z", None)):
+        left_out = (name,) if word is None else ends[ends.index(name) :]
+        body = tuple(d for d in few.body if d.name not in (*left_out, "gw", "loss"))
         loss = Draft("loss", "sum", ("w",))
-        yield f"a softmax without {name}", few.with_(loss, body=body), "softmax"
+        yield f"a softmax without {name}", few.with_(loss, body=body), word
     more = Draft("exp 2", "exp2_diff", ("z", "max z"))
     yield "a softmax with two exponentials", few.with_(more), "softmax"
     at = next(n for n, draft in enumerate(few.body) if draft.name == "rows z")
@@ -919,6 +924,8 @@ def _list_softmaxes() -> Iterator[tuple[str, Plan, str | None]]:
             for d in ATTENTION.body
         )),
     )  # fmt: skip
+    lost = Draft("lost", "cross_entropy", ("kept", "max", "total", "y"))
+    yield "a loss of attention", ATTENTION.with_(lost), "softmax"
     for about, items in others:
         body = tuple(d for d in items if d.name not in ("g", "loss", "left", "p"))
         loss = Draft("loss", "sum", ("total",))
@@ -1028,7 +1035,8 @@ def list_plans() -> tuple[tuple[str, Plan, int, tuple[int, ...]], ...]:
         ("orders", ORDERS, 4, (1,)),
         ("16 classes", make_classes(16, 2), 128, (1,)),
         ("129 classes, more than the circuit of rows takes", make_classes(129, 2), 128, (1,)),
-        ("the fine gradient of 130 classes", SHARES, 128, (1,)),
+        ("the fine gradient of 130 classes", make_shares(130), 128, (1,)),
+        ("the fine gradient of 4 classes", make_shares(4), 4, (1,)),
         ("spans that follow from ids", HIDDEN, 8, (1,)),
         ("17 classes, more rows than a tile", make_classes(17), 128, (1,)),
         ("squared errors, plain SGD", ERRORS, 128, (1, 2)),

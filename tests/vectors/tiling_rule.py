@@ -952,7 +952,6 @@ class Rules:
         self.quotient(self.name, total((2 ** (bits + 1), v), (1, s)), total((2, s)), y, masks, most)
 
     def do_logit_grad(self, node: Node, e: int, sum_: int, label: int) -> Value:
-        need(self.apart(e), "softmax")
         hot = self.labelled(label, self.kind(e).shape[1])
         v = self.own_value(e)
         self.all_columns("sum", sum_, lambda: self.positive(sum_), v.grid)
@@ -1417,10 +1416,10 @@ class Rules:
     def _end(self) -> None:
         for logits, group in self.groups.items():
             self.name = self.nodes[logits].name
-            alone = {"z", "maximum", "exp", "sum", "p"}
             group["z"] = logits
-            need(set(group) in (set(ROLES), alone), "softmax")
-            need(logits not in self.inside or set(group) == alone, "softmax")
+            need({"maximum", "exp", "sum"} <= set(group), "softmax")
+            of_labels = {"labels", "grad", "loss"} & set(group)
+            need(logits not in self.inside or not of_labels, "softmax")
             own = self.own_grid(logits)
             classes = own.columns
             values = {
@@ -1433,11 +1432,12 @@ class Rules:
             row, begins, ends = self.own((own.rows,)), np.zeros(1, np.int64), np.full(1, classes)
             if logits in self.inside:
                 begins, ends = self.find_spans(self.inside[logits][1])
-            if set(group) == alone:
+            if "labels" not in group:
                 labels = partial(np.take, begins, mode="wrap")
                 values["labels"] = self.make_public(f"{self.name}/label", row, labels)
-                values["grad"] = self.make(f"{self.name}/gradient", own)
-                values["loss"] = self.make(f"{self.name}/loss", row)
+            for role, end in (("p", "probability"), ("grad", "gradient"), ("loss", "loss")):
+                if role not in group:
+                    values[role] = self.make(f"{self.name}/{end}", row if role == "loss" else own)
             values = {role: values[role] for role in ROLES}
             most = 16 if classes <= 16 else 128
             grid = values["z"].grid

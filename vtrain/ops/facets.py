@@ -128,22 +128,18 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "public, or a hash that is compared outside the circuits": (
             *("increment", "sample_index", *_HASHES),
         ),
-        "the circuits of rows are those of a loss: a step with attention is refused by name": (
-            _ATTENTION
+        "the circuit of rows is that of a loss: it has all elements of a row in it": _ATTENTION,
+        "steps over images and tokens are too large for one circuit": ("one_hot", *_IMAGES),
+        "a whole step takes no state in int64, and has no gadget for its square root": _ADAM,
+        "whole steps have no mean of Lion, whose sign it is": ("sign",),
+        "whole steps have no gadget for the root of a norm and a quotient by it": _CLIP,
+        "a whole step takes its rate from a schedule of constant pieces": (
+            *("schedule_linear", "adam_correction"),
         ),
-        "steps over images and tokens are too large for one circuit: they are proven by tiles": (
-            *("one_hot", *_IMAGES),
-        ),
-        "steps of Adam are not proven: no circuit takes an int64 state or its square root": (
-            *("adam_correction", *_ADAM),
-        ),
-        "steps of Lion are not proven: no circuit takes its mean": ("sign",),
-        "no statement binds the norm of all gradients together": _CLIP,
-        "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
-        "no circuit looks values up in a table that the node chooses": ("look_up",),
-        "the circuits of a loss are of few classes, with a gradient in 14 bits": ("logit_grad",),
-        "no statement binds a mask to its draws, which anyone can compute": _MASKS,
-        "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
+        "whole steps have no table that a node chooses": ("look_up",),
+        "the circuit of a loss has its gradient in 14 bits": ("logit_grad",),
+        "it is public, and a whole step has no public numbers but rate and loss": _MASKS,
+        "no gadget of whole steps chooses rows by numbers that stay hidden": _CHOSEN_ROWS,
         "no gadget for inverse roots exists, and a norm's parts are of use together": _NORMS,
     },
 }

@@ -230,8 +230,10 @@ class StepSource:
         batch = gather_batch(self._samples, self._run.task.seed, self._run.task.batch, step)
         return self._find_keys(step, before, batch, self.state(step))
 
-    def outputs(self, step: int) -> tuple[dict[int, Array], dict[str, bytes]]:
-        """The outputs of all nodes of ``step`` (from 1), by the nodes' index, and the keys of the
+    def outputs(
+        self, step: int, nodes: Collection[int]
+    ) -> tuple[dict[int, Array], dict[str, bytes]]:
+        """The outputs of these nodes of ``step`` (from 1), by their index, and the keys of the
         state before it, of its batch and of the state after it.
 
         StepDiffersError where they are not those of the step logged; NotProducedError for a key
@@ -244,8 +246,8 @@ class StepSource:
                 where=f"step {step}",
             )
         before = self.state(step - 1)
-        nodes = [index for index, node in enumerate(run.graph.nodes) if node.outputs]
-        outputs = dict(zip(nodes, self._session.evaluate_all(nodes), strict=True))
+        wanted = sorted(nodes)
+        outputs = dict(zip(wanted, self._session.evaluate_all(wanted), strict=True))
         batch = gather_batch(self._samples, run.task.seed, run.task.batch, step)
         self._redo(step)
         return outputs, self._find_keys(step, before, batch, self._session.read_state())

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vtrain.errors import CircuitError
+from vtrain.ops.facets import Facet, find_reason
 from vtrain.prove.backend.cost import estimate
 from vtrain.prove.backend.settings import MAX_BLOCKS, count_blocks, count_usable
 from vtrain.prove.circuit.circuit import Circuit
@@ -82,7 +83,12 @@ def build_with(graph: StepGraph, size: Size, *, clamps: bool) -> Circuit:
     """The circuit of ``graph``'s step in columns given; ``span`` below 2^16 is for trials."""
     for node in graph.nodes:
         if node.op not in OUTSIDE and node.op not in EMITTERS:
-            raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
+            reason = find_reason(node.op, Facet.STEPS) or "it is none of vtrain's"
+            raise CircuitError(
+                f"no circuit for the operator {node.op} in a whole step: {reason}; "
+                'prove the step by tiles (circuit = "tiles" in the task)',
+                where=node.name,
+            )
     s = StepBuilder(graph, size, clamps=clamps)
     for index, node in enumerate(graph.nodes):
         if node.op not in OUTSIDE:

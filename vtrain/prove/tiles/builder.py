@@ -12,7 +12,7 @@ import numpy as np
 from vtrain.commit.kzg_layout import COUNTER, matrix, state_names
 from vtrain.errors import CircuitError
 from vtrain.ops.layout import Window
-from vtrain.prove.tiles.grid import Array, Grid, TensorMap, apply_map, cut_block
+from vtrain.prove.tiles.grid import Array, Grid, RecentPairs, TensorMap, apply_map, cut_block
 from vtrain.prove.tiles.numbers import PublicNumbers
 from vtrain.prove.tiles.statements import (
     LINEAR,
@@ -106,6 +106,9 @@ class TileBuilder:
     def __init__(self, graph: StepGraph, side: int, only: int | None = None) -> None:
         self.graph, self.side = graph, side
         self.tensors: list[TiledTensor] = []
+        self.cut_nodes: set[int] = set()
+        """Nodes whose outputs tiles are cut of; those of others follow from tiles."""
+        self._recent = RecentPairs()
         self.families: list[Family] = []
         self.counts = {"trace": 0, "before": 0, "batch": 0, "after": 0, "public": 0}
         self.values: dict[Ref, TiledValue] = {}
@@ -209,13 +212,14 @@ class TileBuilder:
         self.counts[source] += size
         return TiledValue(grid, lambda block: ((1, Tile(number, block)),))
 
+    def cut(self, ref: Ref, grid: Grid) -> Callable[[TileContents, int], Array]:
+        """What cuts a block out of a node's output."""
+        self.cut_nodes.add(ref.node)
+        return lambda contents, block: cut_block(contents.output(ref.node), grid, block)
+
     def commit(self, ref: Ref, grid: Grid) -> TiledValue:
         """A node's output as a tiled tensor, that of the state after if it is one."""
-        node = self.graph.nodes[ref.node]
-
-        def compute(contents: TileContents, block: int) -> Array:
-            return cut_block(contents.output(ref.node), grid, block)
-
+        node, compute = self.graph.nodes[ref.node], self.cut(ref, grid)
         name = self.after.get(ref)
         if name is None or grid != self.own_grid(ref):
             return self.tensor(node.name, grid, compute)
@@ -247,11 +251,7 @@ class TileBuilder:
         """A state tensor before or after the step."""
         refs = self.states[what]
         grid = self.own_grid(refs[name])
-
-        def compute(contents: TileContents, block: int) -> Array:
-            return cut_block(contents.output(refs[name].node), grid, block)
-
-        return self._pinned(f"{what}/{name}", what, name, grid, compute)
+        return self._pinned(f"{what}/{name}", what, name, grid, self.cut(refs[name], grid))
 
     def family(self, count: int, make: Callable[[int, StepFacts], TileStatement]) -> None:
         self.families.append(Family(count, make))
@@ -260,16 +260,16 @@ class TileBuilder:
 
     def image(self, name: str, node: str, relation: TensorMap, x: TiledValue) -> TiledValue:
         """The image of x: sums of partial images, each a tile with a statement of its own."""
-        count = relation.starts[-1]
+        count, recent = relation.starts[-1], self._recent
 
         def compute(contents: TileContents, number: int) -> Array:
-            block, pair = relation.find(number)
+            block, pair = recent.find(relation, number)
             return apply_map(pair, contents.combine(x.at(block)))
 
         parts = self.tensor(name, relation.target, compute, count=count)
 
         def make(number: int, facts: StepFacts) -> TileStatement:
-            block, pair = relation.find(number)
+            block, pair = recent.find(relation, number)
             given = {"x": x.at(block), "y": parts.at(number)}
             return TileStatement(node, LINEAR, given, linear=pair)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -140,15 +140,9 @@ class TensorMap:
     def __init__(self, source: Grid, target: Grid, terms: Terms) -> None:
         self.source, self.target = source, target
         self._terms = terms
-        self._last: tuple[int, list[tuple[int, LinearMap]]] = (-1, [])
 
-    def pairs(self, block: int) -> list[tuple[int, LinearMap]]:
+    def find_pairs(self, block: int) -> list[tuple[int, LinearMap]]:
         """(block of the source, how it enters the target's ``block``)."""
-        if self._last[0] != block:
-            self._last = block, self._find_pairs(block)
-        return self._last[1]
-
-    def _find_pairs(self, block: int) -> list[tuple[int, LinearMap]]:
         within, flat = self.target.elements(block)
         number, source = self._terms(flat)
         blocks, places = self.source.locate(source)
@@ -164,13 +158,28 @@ class TensorMap:
     @cached_property
     def starts(self) -> list[int]:
         """Number of the first pair of each block of the target, then how many pairs there are."""
-        counts = [len(self._find_pairs(block)) for block in range(self.target.count)]
+        counts = [len(self.find_pairs(block)) for block in range(self.target.count)]
         return [0, *np.cumsum(counts, dtype=np.int64).tolist()]
 
-    def find(self, number: int) -> tuple[int, LinearMap]:
+
+class RecentPairs:
+    """The pairs of a few blocks, those made last: one block's take 0.4 to 10 MB, and a step has
+    thousands of maps."""
+
+    _KEPT: Final = 16
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[TensorMap, int], list[tuple[int, LinearMap]]] = {}
+
+    def find(self, relation: TensorMap, number: int) -> tuple[int, LinearMap]:
         """(block of the source, map) of a pair."""
-        block = bisect_right(self.starts, number) - 1
-        return self.pairs(block)[number - self.starts[block]]
+        block = bisect_right(relation.starts, number) - 1
+        place = relation, block
+        if place not in self._known:
+            if len(self._known) >= self._KEPT:
+                del self._known[next(iter(self._known))]
+            self._known[place] = relation.find_pairs(block)
+        return self._known[place][number - relation.starts[block]]
 
 
 def make_scalar(side: int, value: int) -> I64:

@@ -76,7 +76,7 @@ class TileProver:
         hide would be another one.
         """
         if step not in self._traces:
-            outputs, keys = self._source.outputs(step)
+            outputs, keys = self._source.outputs(step, self.tiling.cut_nodes)
             ids = {name: identify_key(key) for name, key in keys.items()}
             record = require_logged_keys(self._run, step, ids)
             facts = StepFacts(step, self._run.records[step - 1].loss)

@@ -73,6 +73,8 @@ class Tiling:
             source: builder.counts[source] for source in ("before", "batch", "after")
         }
         """Tiles that a ``KzgRecord`` has, by source."""
+        self.cut_nodes: Final = frozenset(builder.cut_nodes)
+        """Nodes whose outputs tiles are cut of: a prover needs no other values of a step."""
         self.outputs: Final[Mapping[int, TiledValue]] = {
             ref.node: value for ref, value in builder.values.items()
         }

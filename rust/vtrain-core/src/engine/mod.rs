@@ -8,7 +8,7 @@ mod program;
 mod run;
 mod update;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -300,7 +300,7 @@ impl Engine {
 
     /// Outputs of `nodes` in the next step, in their order; `take` gets the elements of each. The
     /// state stays as it is.
-    pub fn evaluate<R: Clone + Send>(
+    pub fn evaluate<R: Send>(
         &mut self,
         table: &[u8],
         nodes: &[usize],
@@ -314,19 +314,21 @@ impl Engine {
         let Some(&last) = nodes.iter().max() else {
             return Ok(Vec::new());
         };
-        let wanted: HashSet<usize> = nodes.iter().copied().collect();
+        let mut places: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (place, &node) in nodes.iter().enumerate() {
+            places.entry(node).or_default().push(place);
+        }
         let plan = Plan::plain(&self.program);
         let counts = self.machine.saturated.clone();
         let result = self.run_plain(&plan, table, |machine, program, samples| {
-            let mut taken = HashMap::new();
+            let mut taken: Vec<Option<R>> = nodes.iter().map(|_| None).collect();
             machine.run(program, &plan, samples, true, last, |at, value| {
-                if wanted.contains(&at) {
-                    taken.insert(at, take(&program.forms[at], value));
+                for &place in places.get(&at).into_iter().flatten() {
+                    taken[place] = Some(take(&program.forms[at], value));
                 }
             })?;
-            let found = nodes.iter().map(|node| {
-                let value = taken.get(node).cloned();
-                value.ok_or_else(|| program.error(*node, "was not computed"))
+            let found = nodes.iter().zip(taken).map(|(&node, value)| {
+                value.ok_or_else(|| program.error(node, "was not computed"))
             });
             found.collect()
         });

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -42,22 +42,25 @@ if TYPE_CHECKING:
 SOFTMAX_CLASSES: Final = (16, MOST_COLUMNS)
 
 
-_ALONE: Final = frozenset({"maximum", "exp", "sum", "p"})
-"""What is made of rows that are no logits of classes, as those of attention are."""
+_LEAST: Final = frozenset({"maximum", "exp", "sum"})
+"""What is made of any rows that the circuit takes."""
+_OF_LABELS: Final = frozenset({"labels", "grad", "loss"})
+"""What is made of rows that are logits of classes, and not of those of attention."""
 
 
 def emit_rows(s: TileBuilder, z: Ref) -> None:
     """The statements that tie together all that is made of the rows of ``z``.
 
-    The circuit is one of a loss.  For rows that have none, those of attention, what it takes is
-    made: the first element that counts is the label.
+    The circuit is one of a loss whose gradient has 14 bits.  What it takes and no node makes is
+    made: shares and a gradient where ``logit_grad`` has more bits of it; a loss and labels, of
+    which each is the first element that counts, for rows that have none, as those of attention.
     """
     found = s.rows[z]
     node, masked = s.graph.nodes[z.node].name, s.masked.get(z)
-    missing = {*SOFTMAX_TILES} - {"z", *found}
-    if missing and found.keys() != _ALONE:
-        raise CircuitError(f"a softmax without {min(missing)}", where=node)
-    if masked is not None and found.keys() != _ALONE:
+    missing = _LEAST - found.keys()
+    if missing:
+        raise CircuitError(f"its softmax has no {min(missing)}", where=node)
+    if masked is not None and found.keys() & _OF_LABELS:
         raise CircuitError("a loss of logits that spans leave out", where=node)
     grid = s.own_grid(z)
     most = next(room for room in SOFTMAX_CLASSES if grid.columns <= room)
@@ -67,8 +70,7 @@ def emit_rows(s: TileBuilder, z: Ref) -> None:
         for what in SOFTMAX_TILES
         if what in refs
     }
-    if missing:
-        _supply(s, node, grid, values, masked)
+    _supply(s, node, grid, values, masked)
 
     def make(block: int, facts: StepFacts) -> TileStatement:
         rows, columns = grid.extent(block)
@@ -87,14 +89,14 @@ def _supply(
     values: dict[str, TiledValue],
     masked: MaskedRows | None,
 ) -> None:
-    """The tensors that the circuit takes and no node makes."""
+    """The tensors that the circuit takes and ``values`` has not yet."""
     side, row = s.side, s.grid((1, grid.rows))
 
     def read(contents: TileContents, what: str, block: int) -> Array:
         """The live part of a tile: a matrix, or of a vector its elements."""
         rows, columns = grid.extent(block)
         tile = np.asarray(contents.combine(values[what].at(block))).reshape(side, side)
-        return tile[:rows, :columns] if what in ("z", "p") else tile[0, :rows]
+        return tile[:rows, :columns] if what in ("z", "exp", "p") else tile[0, :rows]
 
     def write(value: Array) -> Array:
         tile = np.zeros((side, side), dtype=np.int64)
@@ -108,17 +110,24 @@ def _supply(
             tile[0] = masked.cut_begins(block)
         return tile.reshape(-1)
 
-    def compute_gradient(contents: TileContents, block: int) -> Array:
-        inputs = [read(contents, what, block) for what in ("p", "labels")]
-        return write(TABLE["sub_one_hot"].law({}, inputs))
+    def compute(op: str, *names: str) -> Callable[[TileContents, int], Array]:
+        """A block of what an operator makes of what has these names."""
 
-    def compute_loss(contents: TileContents, block: int) -> Array:
-        inputs = [read(contents, what, block) for what in ("z", "maximum", "sum", "labels")]
-        return write(TABLE["cross_entropy"].law({}, inputs))
+        def find(contents: TileContents, block: int) -> Array:
+            inputs = [read(contents, what, block) for what in names]
+            return write(TABLE[op].law({}, inputs))
 
-    values["labels"] = s.public(f"{node}/label", row, compute_labels)
-    values["grad"] = s.tensor(f"{node}/gradient", grid, compute_gradient)
-    values["loss"] = s.tensor(f"{node}/loss", row, compute_loss)
+        return find
+
+    if "labels" not in values:
+        values["labels"] = s.public(f"{node}/label", row, compute_labels)
+    for what, name, size, made in (
+        ("p", "probability", grid, compute("divide", "exp", "sum")),
+        ("grad", "gradient", grid, compute("sub_one_hot", "p", "labels")),
+        ("loss", "loss", row, compute("cross_entropy", "z", "maximum", "sum", "labels")),
+    ):
+        if what not in values:
+            values[what] = s.tensor(f"{node}/{name}", size, made)
 
 
 def emit_masked_exponentials(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:

@@ -13,7 +13,7 @@ from vtrain.prove.tiles.circuits import GATE_REACH
 from vtrain.prove.tiles.emit.activation import gate
 from vtrain.prove.tiles.emit.integers import hold, make_one, spread
 from vtrain.prove.tiles.emit.rescale import rescale
-from vtrain.prove.tiles.grid import Array, Grid, cut_block
+from vtrain.prove.tiles.grid import Array, Grid
 from vtrain.prove.tiles.statements import (
     StepFacts,
     Tile,
@@ -60,7 +60,7 @@ def _emit_gather(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
             "batch",
             first,
             grid.count,
-            lambda contents, block: cut_block(contents.output(ref.node), grid, block),
+            s.cut(ref, grid),
         )
     )
     s.counts["batch"] += grid.count

@@ -2,8 +2,8 @@
 
 Of runs, from the solver's tensors to what an auditor has: rows with more classes than a circuit has
 columns and the fine gradient of their logits, spans that follow from ids which stay hidden, AdamW,
-and gradients clipped by the norm of all of them.  One statement about each operator, of a circuit
-that has been seen least so far, and of the last block, in which most is padding.
+and gradients clipped by the norm of all of them.  One statement about each operator, by a circuit
+that has been seen least so far, and about the last block, in which most is padding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vtrain.prove.proof_files import Item
 from vtrain.prove.runs import SignedRun, read_run
 from vtrain.prove.tiles.protocol import LoggedStep, verify_statement
 from vtrain.prove.tiles.ready import TileCircuits
-from vtrain.prove.tiles.statements import StepFacts
+from vtrain.prove.tiles.statements import LINEAR, StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.tiles.verifier import read_traces
 from vtrain.train.runner import train
@@ -97,11 +97,11 @@ def list_statements(tiling: Tiling, op: str, facts: StepFacts) -> dict[str, int]
 def choose_statements(
     tiling: Tiling, ops: Iterable[str], facts: StepFacts
 ) -> Iterator[tuple[str, str, int]]:
-    """(operator, circuit, statement), one an operator."""
+    """(operator, circuit, statement), one an operator; ranges and images, which all have, last."""
     seen = Counter[str]()
     for op in ops:
         found = list_statements(tiling, op, facts)
-        circuit = min(found, key=lambda name: seen[name])
+        circuit = min(found, key=lambda name: (seen[name], name.startswith((LINEAR, "range"))))
         seen[circuit] += 1
         yield op, circuit, found[circuit]
 

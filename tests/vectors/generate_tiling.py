@@ -363,7 +363,6 @@ def make_classes(classes: int, batch: int = 130) -> Plan:
     )
 
 
-
 def make_shares(classes: int) -> Plan:
     """The fine gradient of so many classes, with labels that are held to them."""
     body = tuple(

@@ -290,7 +290,7 @@ impl Engine {
             })
         })?;
         let arrays = values.into_iter().map(|(shape, dtype, bytes)| {
-            let flat = PyArray1::from_slice(py, &bytes);
+            let flat = PyArray1::from_vec(py, bytes);
             flat.call_method1("view", (format!("{}{}", &dtype.name()[..1], dtype.size()),))?
                 .call_method1("reshape", (shape,))
         });

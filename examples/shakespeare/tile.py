@@ -1,6 +1,6 @@
 """Prove one tile of a step of the GPT to an auditor who is given neither weights nor text: tile.py.
 
-It needs what gpt.py writes, the extra zk (make zk), 8 GiB of memory, 2 GiB of disk, and ten minutes
+It needs what gpt.py writes, the extra zk (make zk), 4 GiB of memory, 2 GiB of disk, and ten minutes
 or so of two idle cores, nearly all of them for the commitments to some 32,000 tiles.
 
 - The solver trains a few steps of gpt.toml, with commitments to the tiles of state and batch of the

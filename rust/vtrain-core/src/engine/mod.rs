@@ -327,9 +327,10 @@ impl Engine {
                     taken[place] = Some(take(&program.forms[at], value));
                 }
             })?;
-            let found = nodes.iter().zip(taken).map(|(&node, value)| {
-                value.ok_or_else(|| program.error(node, "was not computed"))
-            });
+            let found = nodes
+                .iter()
+                .zip(taken)
+                .map(|(&node, value)| value.ok_or_else(|| program.error(node, "was not computed")));
             found.collect()
         });
         self.machine.saturated = counts;

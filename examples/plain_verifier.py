@@ -7,7 +7,8 @@ over being fast.
 
     python plain_verifier.py audit RUN [--all | --samples N] [--seed HEX] [--claim HEX|FILE]
         [--solver HEX] [--task-id HEX] [--data FILE] [--srs FILE] [--hiding FILE]
-        [--mode proof [--private] [--steps N,N-N] [--batches FILE --owner HEX]] [--json]
+        [--mode proof [--private] [--steps N,N-N] [--batches FILE --owner HEX]
+        [--allow-insecure-srs]] [--json]
 
 An audit by proofs goes as far as there is no need of ezkl: it says which proofs are none, and of
 others that it cannot tell.
@@ -5492,6 +5493,7 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--steps", type=steps_argument)
     parser.add_argument("--batches")
     parser.add_argument("--owner", type=from_hex(32, 32))
+    parser.add_argument("--allow-insecure-srs", action="store_true")  # of no proof that holds here
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     if not given.run.is_dir():
@@ -5511,7 +5513,7 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
         parser.error(str(error))
     question = Question(given.run, segments, given.seed, pin, given.solver, given.task_id)
     proofs = (given.private, given.steps, given.batches, given.owner)
-    if given.mode == "replay" and any(proofs):
+    if given.mode == "replay" and any((*proofs, given.allow_insecure_srs)):
         parser.error("these have a meaning with --mode proof alone")
     try:
         if given.mode == "proof":

@@ -10,9 +10,11 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from blake3 import blake3
 
-from tests.vectors.generate_audit import audit, list_checks, place_of
+from tests.vectors.generate_audit import WHOLE, audit, list_checks, place_of
 from vtrain.audit.order import ALGEBRAIC, PROOFS, RULES, STRUCTURE
+from vtrain.wire import cbor
 from vtrain.wire.report import EXIT_CODES
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -70,6 +72,17 @@ def test_the_verdict_and_its_place(path: Path, engine: str) -> None:
     if (path.parent / "store").exists():  # what is about the draw comes after it
         names = [name for name in names if name not in {"samples", "batches", "checkpoints"}]
     assert names == sorted(names, key=ORDER.index)
+
+
+def test_the_files_of_the_circuit_have_the_digests_that_are_pinned() -> None:
+    """As an outsider computes them (docs/format.md, "The files of a circuit")."""
+    pins = read(WHOLE / "pins.json")
+    names = {"columns": "columns.json", "onnx": "circuit.onnx", "settings": "settings.json"}
+    digests = {key: blake3((WHOLE / name).read_bytes()).digest() for key, name in names.items()}
+    material = cbor.encode({**digests, "ezkl": "23.0.5"})
+    digest = blake3(material, derive_key_context="vtrain 2026 circuit v2")
+    assert digest.hexdigest() == pins["circuit"]
+    assert blake3((WHOLE / "vk").read_bytes()).hexdigest() == pins["key"]
 
 
 def test_cases_are_enough() -> None:

@@ -29,6 +29,7 @@ from tests.dispute.service.logs import (
     make_log_genesis,
     make_players,
 )
+from tests.examples.plain import load_plain_verifier
 from tests.examples.running import run
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain import _core, cli
@@ -54,6 +55,8 @@ def test_a_dispute_over_http_finds_the_cheat(repository: Path, tmp_path: Path) -
     assert "replayed here: the same verdict." in out
     ruling = decode_ruling(_core.referee_judge(statement.read_bytes()))
     assert sum(ruling.right) == 1
+    plain = load_plain_verifier().judge(statement.read_bytes())
+    assert (plain.after, plain.blocks) == (ruling.after, ruling.blocks)
     element, block = fell.groups()
     what = f"node fc1/acc/grad_b (matmul) element {element} block {block} of {ruling.blocks} step 0"
     assert ruling.what == what

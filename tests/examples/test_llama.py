@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import vtrain
+from tests.examples.plain import audit_plainly
 from tests.examples.test_shakespeare import measure_loss
 from vtrain.attest.keys import generate_key
 from vtrain.graph.onnx_import import import_onnx
@@ -31,7 +32,7 @@ name = "small"
 seed = {seed}
 steps = {steps}
 batch = {batch}
-checkpoint_every = 10
+checkpoint_every = 2
 [model]
 onnx = "llama.onnx"
 loss = "cross_entropy"
@@ -147,6 +148,7 @@ def test_a_llama_is_trained_as_by_torch_verified_and_exported(
     task, run = small.train(ADAM, 30, "adam")
     report = vtrain.verify(run.path, samples=2, task_id=task.task_id)
     assert report.verdict == "verified"
+    assert audit_plainly(run.path, "--samples", "1")["verdict"] == "verified"
     adam = torch.optim.AdamW(small.network.parameters(), 0.003, weight_decay=0)
     for step in range(30):
         adam.zero_grad()

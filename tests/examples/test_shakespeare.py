@@ -32,7 +32,7 @@ name = "small"
 seed = 1
 steps = 60
 batch = 8
-checkpoint_every = 20
+checkpoint_every = 4
 [model]
 onnx = "gpt.onnx"
 loss = "cross_entropy"

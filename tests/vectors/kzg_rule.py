@@ -39,6 +39,14 @@ def compute_lagrange(tau: int, k: int) -> list[int]:
     return found
 
 
+@cache
+def compute_lagrange_at(tau: int, k: int, i: int) -> int:
+    """One of these, for columns of which most is zeros."""
+    n = 1 << k
+    factor = (pow(tau, n, R) - 1) * pow(n, -1, R) % R
+    return factor * pow(tau * pow(make_root(k), -i, R) - 1, -1, R) % R
+
+
 def _store(*coordinates: int) -> bytes:
     return b"".join(((c << 256) % P).to_bytes(32, "little") for c in coordinates)
 
@@ -66,7 +74,11 @@ def commit(
     """The commitment to a column: its values, and behind them what hides them."""
     used = [*values, *hiding]
     column = used + [0] * ((1 << k) - blinding - 1 - len(used)) + [1] * (blinding + 1)
-    total = sum(v * at for v, at in zip(column, compute_lagrange(tau, k), strict=True))
+    rows = [i for i, v in enumerate(column) if v]
+    if len(rows) > 1000:
+        total = sum(v * at for v, at in zip(column, compute_lagrange(tau, k), strict=True))
+    else:
+        total = sum(column[i] * compute_lagrange_at(tau, k, i) for i in rows)
     x, y = _find_point(total)
     return x.to_bytes(32, "big") + y.to_bytes(32, "big")
 

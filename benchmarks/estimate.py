@@ -1,12 +1,11 @@
-"""What `vtrain estimate` says of five tasks, beside what `vtrain bench` then measures.
+"""What `vtrain estimate` says of five tasks, beside what is then measured.
 
-Estimates are of a short calibration on this machine (a few steps, one of them traced and checked,
-one dispute), but for rounds and bytes of disputes, proofs and memory, which are of a cost model.
-Its constants were fitted to ``FITTED``; the tasks of ``HELD_OUT`` had no part in it.  A proof is of
-a whole step of two tasks: one that the constants were fitted to, and one that they were not.
-
-``fit`` measures memory of ``FITTED`` and says which constants suit it best; memory does not depend
-on what else a machine does.  Nothing is written into the model by it.
+Two things are held against it: what `vtrain bench` measures (a step, a state root, a dispute), of
+more seeds and for longer than the estimate's own calibration, and the run itself, trained to its
+end, with an interval of each of its audits, at the task's own distances between state roots and
+checkpoints.  Rounds and bytes of disputes, and proofs, are of a cost model.  Its constants were
+fitted to ``FITTED``; the tasks of ``HELD_OUT`` had no part in it.  A proof is of a whole step of
+two tasks: one that the constants were fitted to, and one that they were not.
 
 Predicted before the first run: 5 to 10 % off for steps and checks, which are measured for a moment
 and later for longer; 20 % for memory and disputes.
@@ -14,6 +13,8 @@ and later for longer; 20 % for memory and disputes.
 
 from __future__ import annotations
 
+import shutil
+import statistics
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,49 +22,73 @@ from pathlib import Path
 from typing import Any, Final
 
 import _harness as harness
-import numpy as np
 from _harness import ROOT, Result, at_most, main
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vtrain.bench.alone import measure_alone
+from vtrain.audit.replay import replay_segment
+from vtrain.audit.structure import read_state
 from vtrain.bench.bench import measure_task
-from vtrain.bench.estimate import MEMORY_FIXED as FIXED
-from vtrain.bench.estimate import MEMORY_PER_NODE as EACH
-from vtrain.bench.estimate import MOST_PACKED, estimate_task
+from vtrain.bench.estimate import Estimated, Estimates, estimate_task
 from vtrain.bench.figures import STAGES
 from vtrain.bench.proofs import ProofBench
-from vtrain.bench.stages import EVERY, shorten
-from vtrain.engines.cpu import CpuSession
-from vtrain.graph.values import PRODUCTS
+from vtrain.bench.stages import (
+    Setting,
+    make_checker,
+    measure_dispute,
+    sample,
+    settle_disk,
+    time_once,
+)
+from vtrain.commit.log import decode_log
+from vtrain.commit.traces import TraceFolder
+from vtrain.engines.registry import open_session
+from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
-from vtrain.train.task import TaskFile, compile_task, load_task
+from vtrain.train.task import TaskFile, compile_task, load_task, profile_task
+from vtrain.train.traces import write_traces
 
 EXAMPLES: Final = ROOT / "examples"
 FITTED: Final = ("tiny", "mlp", "gpt")
 HELD_OUT: Final = ("cnn", "chars")
-PROVEN: Final = {"tiny": "fitted", "784-32-10": "held out"}
+PROVEN: Final = ("tiny", "784-32-10")
 LIMIT: Final = 0.25
 THREADS: Final = 2
 SEEDS: Final = 2
 
 
 def load(name: str, folder: Path) -> TaskFile:
-    """A task by its name."""
+    """A task by its name.
+
+    The GPT has a tenth of its steps, and fewer between two state roots: all values of an interval
+    of ten would be 12 GB.
+    """
     if name == "gpt":
         from _shakespeare import Variant
 
-        return Variant().open(folder).file
-    paths = {"chars": EXAMPLES / "text" / "chars.toml", "784-32-10": EXAMPLES / "zk" / "task.toml"}
-    return load_task(paths.get(name, EXAMPLES / "mnist" / f"{name}.toml"))
+        both = Variant(steps=200).open(folder)
+        return replace(both.file, commit_every=4, checkpoint_every=40)
+    if name == "chars":
+        return load_task(EXAMPLES / "text" / "chars.toml")
+    return load_task(EXAMPLES / "mnist" / f"{name}.toml")
 
 
-def compare(
-    name: str, file: TaskFile, stages: tuple[str, ...], seeds: int
+def load_proven(name: str, folder: Path) -> TaskFile:
+    """A task whose steps are proven whole: MLP 784-16-10 or 784-32-10, in batches of 8."""
+    from _models import load_make_models
+
+    file = replace(load("tiny", folder), batch=8)
+    if name == "tiny":
+        return file
+    path = folder / "model.onnx"
+    path.write_bytes(load_make_models().make_model("small", 0).SerializeToString())
+    file = replace(file, model=path)
+    return replace(file, exponents=profile_task(file).exponents)
+
+
+def compare_bench(
+    name: str, file: TaskFile, found: Estimates, stages: tuple[str, ...], seeds: int
 ) -> Iterator[dict[str, Any]]:
-    """A row for each estimate of a stage that was measured."""
-    found = estimate_task(file, threads=THREADS)
-    from vtrain.bench.stages import Setting
-
+    """A row for each thing that `vtrain bench` measures."""
     measured = measure_task(
         file,
         seeds=seeds,
@@ -71,115 +96,130 @@ def compare(
         setting=Setting(threads=THREADS),
         open_prover=lambda folder: ProofBench(folder, THREADS),
     )
-    rows = {(row.stage, row.what, row.unit): row for row in measured.rows}
+    rows = {(row.stage, row.what, row.unit): row.mean for row in measured.rows}
     for item in found.each:
-        row = rows.get((item.stage, item.what, item.unit))
-        if row is None or item.stage not in stages:
-            continue
-        yield {
-            "task": name,
-            "figure": f"{item.stage}: {item.what}, {item.unit}",
-            "how": item.how,
-            "estimated": float(f"{item.value:.4g}"),
-            "measured": float(f"{row.mean:.4g}"),
-            "estimated / measured": round(item.value / row.mean, 3) if row.mean else None,
-        }
+        if item.stage in stages:
+            yield _put_beside(name, item, rows[item.stage, item.what, item.unit])
 
 
-def judge(rows: list[dict[str, Any]]) -> dict[str, harness.Target]:
+def compare_run(
+    name: str, file: TaskFile, found: Estimates, folder: Path
+) -> Iterator[dict[str, Any]]:
+    """A row for the run as it is and one interval of each audit of it."""
+    measured = dict(measure_run(file, folder))
+    for item in found.all:
+        yield _put_beside(name, item, measured[item.what, item.unit])
+
+
+def measure_run(file: TaskFile, folder: Path) -> Iterator[tuple[tuple[str, str], float]]:
+    """What `found.all` of an estimate is about, by the same names."""
+    task, key = compile_task(file), Ed25519PrivateKey.generate()
+    run, steps = folder / "run", task.spec.steps
+
+    def train_anew() -> float:
+        shutil.rmtree(run, ignore_errors=True)
+        settle_disk()
+        return train(task, run, key=key, threads=THREADS).seconds
+
+    yield (f"all {steps:,} steps", "s"), statistics.median(sample(train_anew, 1.0))
+    paths = RunPaths(run)
+    sizes = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    yield ("run directory, without samples", "bytes"), sizes - paths.samples.stat().st_size
+
+    records = decode_log(paths.log.read_bytes())
+    session = open_session("auto", task.graph, task.samples, threads=THREADS)
+    segment, interval = min(file.checkpoint_every, steps), min(file.commit_every, steps)
+    end = steps // segment * segment
+
+    def replay() -> None:
+        state = read_state(paths, task.spec, task.graph, records, end - segment, THREADS)
+        session.load_state(state)
+        assert replay_segment(session, records, end - segment, end) is None
+
+    times = sample(lambda: time_once(replay), 1.0)
+    yield (f"a segment of {segment:,} steps", "s"), statistics.median(times)
+
+    text, traces = f"an interval of {interval:,} steps", folder / "traces"
+    # One that begins with a checkpoint, and not with moments that are all zeros.
+    first = segment if segment < steps else 0
+
+    def write() -> float:
+        shutil.rmtree(traces, ignore_errors=True)
+        settle_disk()
+        given = (first + interval,)
+        return time_once(lambda: write_traces(run, given, key=key, out=traces, threads=THREADS))
+
+    yield (f"{text}, traced", "s"), statistics.median(sample(write, 1.0))
+    stored = sum(path.stat().st_size for path in traces.rglob("*") if path.is_file())
+    yield (f"{text}, traced", "bytes"), stored
+    store = TraceFolder(traces, THREADS)
+    (trace,) = store.read_claim().traces.traces
+    leaves = store.read_leaves(trace)
+    checker = make_checker(task, store, bytes(32), "auto", THREADS)
+
+    def check() -> None:
+        assert checker.check(trace, leaves) is None
+
+    times = sample(lambda: time_once(check), 1.0)
+    yield (f"{text}, checked", "s"), statistics.median(times)
+
+    played = measure_dispute(task, 2 * interval, engine="auto", threads=THREADS, seconds=1.0)
+    yield (f"challenger, {text}", "s"), played.thinking
+    yield (f"rounds, {text}", "count"), played.rounds
+    yield (f"all moves, {text}", "bytes"), played.sent
+
+
+def _put_beside(name: str, item: Estimated, measured: float) -> dict[str, Any]:
+    return {
+        "task": name,
+        "figure": f"{item.stage}: {item.what}, {item.unit}",
+        "how": item.how,
+        "estimated": float(f"{item.value:.4g}"),
+        "measured": float(f"{measured:.4g}"),
+        "estimated / measured": round(item.value / measured, 3) if measured else None,
+    }
+
+
+def judge(rows: list[dict[str, Any]], what: str) -> dict[str, harness.Target]:
     """By task, how far the worst estimate is off, as a share of what was measured."""
     worst: dict[str, float] = {}
     for row in rows:
         ratio = row["estimated / measured"]
         if ratio is not None:
             worst[row["task"]] = max(worst.get(row["task"], 0.0), abs(ratio - 1))
-    return {f"{name}: most that an estimate is off": at_most(v, LIMIT) for name, v in worst.items()}
+    return {
+        f"{name}: most that {what} is off": at_most(value, LIMIT) for name, value in worst.items()
+    }
 
 
 def measure(quick: bool) -> Iterator[Result]:
     """Task by task, without proofs; ``quick``: one seed, and a task of each kind."""
     plain = tuple(stage for stage in STAGES if stage != "proof")
-    names = (FITTED[0], HELD_OUT[0]) if quick else (*FITTED, *HELD_OUT)
-    yield from _measure([(name, plain, 1 if quick else SEEDS) for name in names])
+    rows: list[dict[str, Any]] = []
+    for name in (FITTED[0], HELD_OUT[0]) if quick else (*FITTED, *HELD_OUT):
+        with tempfile.TemporaryDirectory() as folder:
+            file = load(name, Path(folder))
+            found = estimate_task(file, threads=THREADS)
+            rows += compare_bench(name, file, found, plain, 1 if quick else SEEDS)
+            rows += compare_run(name, file, found, Path(folder))
+        figures = {"fitted": ", ".join(FITTED), "estimates": list(rows)}
+        yield Result(figures, judge(rows, "an estimate"))
 
 
 def measure_proofs(quick: bool) -> Iterator[Result]:
     """A whole step of two tasks; ``quick``: of the smaller."""
-    names = list(PROVEN)[: 1 if quick else None]
-    yield from _measure([(name, ("proof",), 1) for name in names])
-
-
-def _measure(work: list[tuple[str, tuple[str, ...], int]]) -> Iterator[Result]:
     rows: list[dict[str, Any]] = []
-    for name, stages, seeds in work:
+    for name in PROVEN[: 1 if quick else None]:
         with tempfile.TemporaryDirectory() as folder:
-            file = load(name, Path(folder))
-            if stages == ("proof",):
-                file = replace(file, commitments=("blake3",), proof=None, batch=8)
-            rows += compare(name, file, stages, seeds)
-        figure = "proofs" if stages == ("proof",) else "estimates"
-        yield Result({"fitted": ", ".join(FITTED), figure: list(rows)}, judge(rows))
-
-
-# --- the model's constants
-
-
-def fit(quick: bool) -> Result:
-    """Bytes of a process beside its samples, its buffers and its packed operands, as a line over
-    the nodes of a graph: of ``FITTED`` alone, by least squares of relative errors."""
-    rows = [_measure_memory(name) for name in (FITTED[:2] if quick else FITTED)]
-    known = np.array([row["samples, buffers, packed operands, bytes"] for row in rows], float)
-    found = np.array([row["measured, bytes"] for row in rows], float)
-    nodes = np.array([row["nodes"] for row in rows], float)
-    matrix = np.stack([np.ones_like(nodes), nodes], axis=1) / found[:, None]
-    (fixed, each), *_ = np.linalg.lstsq(matrix, (found - known) / found, rcond=None)
-    for row, base in zip(rows, known, strict=True):
-        for name, constants in {"fitted": (fixed, each), "of the model": (FIXED, EACH)}.items():
-            value = base + constants[0] + constants[1] * row["nodes"]
-            row[f"{name} / measured"] = round(float(value) / row["measured, bytes"], 3)
-    return Result(
-        {
-            "memory": rows,
-            "fitted, MEMORY_FIXED": round(float(fixed)),
-            "fitted, MEMORY_PER_NODE": round(float(each)),
-        }
-    )
-
-
-def _measure_memory(name: str) -> dict[str, Any]:
-    """What training takes, and what is known of it beforehand."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = load(name, Path(folder))
-        task = compile_task(shorten(file, EVERY))
-        run = Path(folder) / "run"
-        train(
-            task,
-            run,
-            key=Ed25519PrivateKey.generate(),
-            engine="cpu",
-            steps=2 * EVERY,
-            threads=THREADS,
-        )
-        peak = measure_alone("training", run, every=EVERY, engine="cpu", threads=THREADS)
-        session = CpuSession(task.graph, task.samples, threads=THREADS)
-        graph = task.graph
-        packed = max(
-            sum(graph.type_of(ref).byte_length for ref in node.inputs)
-            for node in graph.nodes
-            if node.op in PRODUCTS
-        )
-        known = task.samples.table.nbytes + session.memory + min(packed, MOST_PACKED)
-    return {
-        "task": name,
-        "nodes": len(graph.nodes),
-        "samples, buffers, packed operands, bytes": known,
-        "measured, bytes": peak,
-    }
+            file = load_proven(name, Path(folder))
+            found = estimate_task(file, threads=THREADS)
+            rows += compare_bench(name, file, found, ("proof",), 1)
+        yield Result({"proofs": list(rows)}, judge(rows, "an estimate of a proof"))
 
 
 if __name__ == "__main__":
     main(
         "estimate",
-        {"compare": measure, "proofs": measure_proofs, "fit": fit},
+        {"compare": measure, "proofs": measure_proofs},
         about=(__doc__ or "").partition("\n")[0],
     )

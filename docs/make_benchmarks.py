@@ -41,8 +41,9 @@ ABOUT = {
     "once and over doing the products again; of the GPT of examples/shakespeare over replaying the "
     "step; alarms in honest steps and misses among wrong elements.",
     "estimate": "What `vtrain estimate` says of five tasks, two of which had no part in fitting "
-    "its model, beside what `vtrain bench` then measures (measuring.md says what each figure is "
-    "of).",
+    "its model, beside what `vtrain bench` then measures, and beside the run itself, trained to "
+    "its end, and an interval of each of its audits (measuring.md says what each figure is of). "
+    "The GPT has 200 steps, with a state root in every fourth.",
     "verify": "Replaying an interval over training it; start-up of the auditor's command.",
     "dispute": "A dispute at scale (2^20 steps with a state root every 16, 2^12 nodes a step, "
     "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "

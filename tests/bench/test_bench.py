@@ -6,14 +6,18 @@ import csv
 import io
 import json
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.cli.calls import Call, write_task
 from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx
+from vtrain.bench import estimate
+from vtrain.bench.estimate import estimate_game, estimate_task
 from vtrain.bench.figures import (
     Figure,
     describe,
@@ -24,10 +28,15 @@ from vtrain.bench.figures import (
     write_csv,
 )
 from vtrain.bench.plots import draw
+from vtrain.bench.stages import measure_dispute, shorten
 from vtrain.bench.sweep import scale_depth, scale_width
 from vtrain.errors import ModelError
 from vtrain.graph.model import Linear, Model, Reshape
 from vtrain.graph.onnx_import import import_onnx
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+from vtrain.train.task import compile_task, load_task
+from vtrain.train.traces import write_traces
 
 MEASURED = {
     ("training", "step", "s"),
@@ -127,8 +136,19 @@ def test_what_cannot_be_measured_is_refused(
     assert message in err
 
 
-def test_an_estimate_names_what_a_bench_measures(task: Path, call: Call) -> None:
-    code, text, _ = call("estimate", task, "--json")
+def test_an_estimate_names_what_a_bench_measures(
+    task: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    made = cache(lambda: estimate_task(load_task(task), engine="cpu", threads=1, seconds=0.01))
+
+    def answer(file: Any, **given: Any) -> Any:
+        asked.append(given)
+        return made()
+
+    monkeypatch.setattr(estimate, "estimate_task", answer)
+    code, text, _ = call("estimate", task, "--json", "--engine", "cpu", "--threads", 1)
+    assert asked == [{"engine": "cpu", "threads": 1}]
     assert code == 0
     found = json.loads(text)
     each = {(item["stage"], item["what"], item["unit"]): item for item in found["each"]}
@@ -136,16 +156,48 @@ def test_an_estimate_names_what_a_bench_measures(task: Path, call: Call) -> None
     assert all(item["value"] > 0 for item in each.values())
     how = {item["what"]: item["how"] for item in each.values() if item["stage"] == "dispute"}
     assert how == {"challenger": "calibration", "rounds": "model", "all moves": "model"}
-    (run,) = (item for item in found["all"] if item["what"] == "all 12 steps")
-    # 12 steps, 6 state roots, 3 checkpoints.
-    one = {key: item["value"] for key, item in each.items()}
-    expected = 12 * one["training", "step", "s"] + 6 * one["commitment", "state root", "s"]
-    expected += 3 * one["commitment", "checkpoint", "s"]
-    assert run["value"] == pytest.approx(expected)
+    assert {item["what"]: item["how"] for item in found["all"]} == {
+        "all 12 steps": "calibration",
+        "run directory, without samples": "calibration",
+        "a segment of 4 steps": "calibration",
+        "an interval of 2 steps, traced": "calibration",
+        "an interval of 2 steps, checked": "calibration",
+        "challenger, an interval of 2 steps": "calibration",
+        "rounds, an interval of 2 steps": "model",
+        "all moves, an interval of 2 steps": "model",
+    }
+    assert all(item["value"] > 0 for item in found["all"])
     code, text, _ = call("estimate", task)
     assert code == 0
     assert "training: all 12 steps, s" in text
     assert "~" in text
+
+
+def test_bytes_of_a_run_and_of_its_traces_are_said_before(task: Path, tmp_path: Path) -> None:
+    """12 steps with 6 state roots and 3 checkpoints, where the calibration has 10 with 2 and 2."""
+    file, key = load_task(task), Ed25519PrivateKey.generate()
+    found = {(item.what, item.unit): item.value for item in estimate_task(file, seconds=0.01).all}
+    run, traces = tmp_path / "run", tmp_path / "traces"
+    train(compile_task(file), run, key=key)
+    write_traces(run, (6,), key=key, out=traces)  # after the first checkpoint
+
+    def measure(folder: Path) -> int:
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    measured = measure(run) - RunPaths(run).samples.stat().st_size
+    # The manifest names each checkpoint.
+    assert 0 <= measured - found["run directory, without samples", "bytes"] < 300
+    stored = found["an interval of 2 steps, traced", "bytes"]
+    assert stored == pytest.approx(measure(traces), rel=0.1)
+
+
+@pytest.mark.parametrize("every", [1, 2, 5, 12, 33])
+def test_rounds_of_a_game_are_those_of_its_trees(task: Path, every: int) -> None:
+    compiled = compile_task(shorten(load_task(task), every))
+    played = measure_dispute(compiled, 2 * every, engine="cpu", threads=1, seconds=0)
+    rounds, sent = (item.value for item in estimate_game(compiled.graph, every))
+    assert played.rounds == rounds
+    assert played.sent == pytest.approx(sent, rel=0.1)
 
 
 @pytest.mark.exhaustive

@@ -8,6 +8,7 @@ most than its imports did.
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,10 +33,20 @@ _STATUS: Final = Path("/proc/self/status")
 
 
 def measure_alone(
-    what: str, run: Path, *, every: int, engine: str, threads: int, traces: Path | None = None
+    what: str,
+    run: Path,
+    *,
+    every: int,
+    engine: str,
+    threads: int,
+    traces: Path | None = None,
+    processes: int = 1,
 ) -> int | None:
     """Bytes that "training", "replay" or "algebraic" takes on ``run``, whose first checkpoint is
-    after ``every`` steps; None where the system does not tell the memory of a process.
+    after ``every`` steps: the median of so many processes; None where the system does not tell the
+    memory of a process.
+
+    Each takes some hundred kB more or less, as its threads happen to allocate.
 
     RunError when the process fails.
     """
@@ -44,6 +55,10 @@ def measure_alone(
     given = json.dumps([what, str(run), every, engine, threads, str(traces) if traces else None])
     code = "import sys; from vtrain.bench.alone import answer; answer(sys.argv[1])"
     command = [sys.executable, "-c", code, given]
+    return statistics.median_low(_ask(command, what) for _ in range(processes))
+
+
+def _ask(command: list[str], what: str) -> int:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]

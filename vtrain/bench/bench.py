@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from vtrain.bench.figures import STAGES, Figure, Row, summarize
-from vtrain.bench.stages import Prove, Setting, measure_stages, shorten
+from vtrain.bench.stages import Prove, Setting, Subject, shorten
 from vtrain.bench.sweep import Point, Sweep, make_points
 from vtrain.engines.registry import choose_evaluator
 from vtrain.errors import RunError
@@ -97,7 +97,7 @@ def _measure_point(
         later = () if seed == 0 else ("proof",)
         wanted = [stage for stage in stages if stage not in (*skipped, *later)]
         with tempfile.TemporaryDirectory(dir=folder) as name:
-            measured = measure_stages(compile_, Path(name), here, wanted)
+            measured = Subject(compile_, Path(name), here).measure(wanted)
         runs.append(measured.figures)
         skipped |= measured.skipped
         parameters = parameters or count_parameters(compile_(setting.every).graph)

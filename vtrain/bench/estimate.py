@@ -2,9 +2,9 @@
 
 Two ways, and each estimate says which:
 
-- *a short calibration* of the task itself on this machine: a few steps, one state root, one
-  checkpoint, one step traced and checked, one dispute about a short run.  What a run, a replay, an
-  audit by traces or a dispute takes is a multiple of these.
+- *a short calibration* on this machine: what ``vtrain bench`` measures, of one seed and for half
+  the time, by the same code.  What a run, a replay, an audit by traces or a dispute takes is a
+  multiple of these.
 - *a cost model*, where doing it once would take minutes or another setting is asked for: rounds
   and bytes of a dispute from the sizes of the trees that it descends, a proof from the size of its
   keys and the time that this machine takes for a sum of curve points.  Its constants were fitted
@@ -16,51 +16,30 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vtrain import _core
-from vtrain.bench.figures import Unit
-from vtrain.bench.stages import (
-    EVERY,
-    find_gradient,
-    measure_dispute,
-    measure_trace,
-    repeat,
-    shorten,
-)
-from vtrain.commit.checkpoint import read_checkpoint, write_checkpoint
-from vtrain.commit.log import encode_frame
-from vtrain.commit.state import compute_root_of_state
-from vtrain.engines.cpu import CpuSession
-from vtrain.engines.registry import open_session
+from vtrain.bench.figures import Figure, Unit
+from vtrain.bench.stages import EVERY, Setting, Subject, find_gradient, repeat, shorten
+from vtrain.commit.checkpoint import lay_out
+from vtrain.commit.log import decode_log, encode_frame
 from vtrain.errors import VtrainError
-from vtrain.graph.values import PRODUCTS
 from vtrain.limits import measure_memory
 from vtrain.ops.base import attr_int
 from vtrain.spec.blake3_tree import compute_chunk_count
-from vtrain.train.summary import measure_step
+from vtrain.spec.frontier import compute_ranges
 from vtrain.train.task import CompiledTask, TaskFile, compile_task
-from vtrain.wire.graph import Node, Ref, encode_node
-from vtrain.wire.record import StepRecord
+from vtrain.wire.graph import Node, StepGraph, encode_node
+from vtrain.wire.opening import CHUNK_LENGTH
 
 How = Literal["calibration", "model"]
-MEMORY_FIXED: Final = 1_200_000
-MEMORY_PER_NODE: Final = 7_500
-MOST_PACKED: Final = 24 << 20
-"""Bytes of a process beyond its imports, its samples and its buffers: threads, what each node of a
-graph takes, and the packed operands of products at most.  `benchmarks/estimate.py --part fit` has
-the first two, of three tasks."""
-MOST_READ: Final = 7
-"""Of claimed products that a check reads: how many times the largest of them is taken, where there
-are more, since what is let go is not used again at once."""
+_PROCESSES: Final = 3
+"""That memory is the median of, where there are no other seeds."""
 
 
 @dataclass(frozen=True)
@@ -92,194 +71,71 @@ def estimate_task(
     Errors of :func:`compile_task`; StorageError where temporary files have no room.
     """
     with tempfile.TemporaryDirectory(prefix="vtrain-estimate-") as name:
-        found = _Calibration(
-            lambda every: compile_task(shorten(file, every)), Path(name), engine, threads, seconds
+        subject = Subject(
+            lambda every: compile_task(shorten(file, every)),
+            Path(name),
+            Setting(engine=engine, threads=threads, seconds=seconds, processes=_PROCESSES),
         )
-        each = [*found.estimate_run(), *found.estimate_trace(), *found.estimate_dispute(EVERY)]
-        skipped: dict[str, str] = {}
+        figures = [*subject.train(), *subject.commit(), *subject.replay()]
+        more = subject.measure(("algebraic", "dispute"))
+        figures += more.figures
+        skipped = dict(more.skipped)
+        graph = subject.task.graph
+        each = [Estimated(**asdict(figure), how="calibration") for figure in figures]
+        if "dispute" not in skipped:
+            # Of other intervals than the one that was played it is the model that tells.
+            told = {(item.what, item.unit): item for item in estimate_game(graph, EVERY)}
+            each = [told.get((item.what, item.unit), item) for item in each]
         try:
-            each += estimate_proof(found.task, threads)
+            each += estimate_proof(subject.task, threads)
         except VtrainError as error:
             skipped["proof"] = str(error)
-        return Estimates(tuple(each), tuple(_add_up(file, each, found)), skipped)
+        return Estimates(tuple(each), tuple(_add_up(file, figures, subject)), skipped)
 
 
-class _Calibration:
-    """What was measured of a task on this machine."""
+# --- a dispute
 
-    def __init__(
-        self,
-        compile_: Callable[[int], CompiledTask],
-        folder: Path,
-        engine: str,
-        threads: int,
-        seconds: float,
-    ) -> None:
-        self._compile, self.task = compile_, compile_(EVERY)
-        self._folder, self._engine = folder, engine
-        self._threads, self._seconds = threads, seconds
-        task = self.task
-        self._session = open_session(engine, task.graph, task.samples, threads=threads)
-        self._records: list[StepRecord] = []
 
-    # --- training, committing, replaying
+def estimate_game(graph: StepGraph, commit_every: int) -> Iterator[Estimated]:
+    """Of a game about the element in the middle of the largest gradient, in the last step of an
+    interval of so many that is the second of a run, whose last term is said to be wrong."""
+    index = find_gradient(graph)
+    node = graph.nodes[index]
+    kind = node.outputs[0]
+    sources = [encode_node(graph.nodes[ref.node]) for ref in node.inputs]
+    terms, block, _ = _core.leaf_fold(encode_node(node), sources)
+    blocks = -(-terms // block)
+    log, trace = 2 * commit_every, len(graph.nodes) * commit_every
+    chunks = compute_chunk_count(kind.byte_length)
+    chunk = kind.size // 2 * (kind.byte_length // kind.size) // CHUNK_LENGTH
+    place = trace - len(graph.nodes) + index
+    answers = [
+        *_descend(log, log - 1, DISPUTE.record),
+        *_descend(trace, place),
+        *_descend(chunks, chunk),
+        *_descend(blocks, blocks - 1),
+    ]
+    reveals = sum(answers) + DISPUTE.chunk + DISPUTE.bond + DISPUTE.item * _count_bits(trace)
+    if blocks > 1:
+        reveals += DISPUTE.bond
+    opened = _measure_opening(graph, node, terms - (blocks - 1) * block)
+    opened += DISPUTE.opening + 3 * DISPUTE.item * _count_bits(trace)
+    rounds = len(answers) + DISPUTE.more_rounds
+    yield Estimated("dispute", "rounds", "count", rounds, "model")
+    yield Estimated("dispute", "all moves", "bytes", 2 * reveals + opened, "model")
 
-    @cached_property
-    def step(self) -> float:
-        """Seconds of a step without a state root."""
-        self._session.load_state(self.task.initial_state)
-        self._records = [self._session.step() for _ in range(EVERY)]
-        return measure_step(self._session.step, self._seconds, warm=0, least=2 * EVERY)
 
-    @cached_property
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """A state after some steps: at first moments are zeros, which are stored once."""
-        self.step  # noqa: B018 - steps were done
-        return self._session.read_state()
-
-    @cached_property
-    def root(self) -> float:
-        """Seconds of a state root."""
-        graph, state = self.task.graph, self.state
-        return repeat(lambda: compute_root_of_state(graph, state, self._threads), self._seconds)
-
-    @cached_property
-    def checkpoint(self) -> tuple[float, int]:
-        """Seconds and bytes of a checkpoint."""
-        graph, state = self.task.graph, self.state
-        path = self._folder / "checkpoint"
-        seconds = repeat(lambda: write_checkpoint(path, graph, state), self._seconds)
-        return seconds, path.stat().st_size
-
-    @cached_property
-    def load(self) -> float:
-        """Seconds to read a checkpoint, to hash it, and to begin from it."""
-        graph = self.task.graph
-        self.checkpoint  # noqa: B018 - written once
-
-        def load() -> None:
-            state = read_checkpoint(self._folder / "checkpoint", graph)
-            compute_root_of_state(graph, state, self._threads)
-            self._session.load_state(state)
-
-        return repeat(load, self._seconds)
-
-    def estimate_run(self) -> Iterator[Estimated]:
-        """Of training, commitment and replay."""
-        step, (written, length) = self.step, self.checkpoint
-        session = CpuSession(self.task.graph, self.task.samples, threads=self._threads)
-        memory = self._count_memory(session.memory)
-        record = len(encode_frame(self._records[-1]))  # which has a root
-        yield Estimated("training", "step", "s", step, "calibration")
-        yield Estimated("training", "memory", "bytes", memory, "model")
-        yield Estimated("commitment", "state root", "s", self.root, "calibration")
-        yield Estimated("commitment", "checkpoint", "s", written, "calibration")
-        yield Estimated("commitment", "checkpoint", "bytes", length, "calibration")
-        yield Estimated("commitment", "record", "bytes", record, "calibration")
-        replayed = step + (self.load + self.root) / EVERY
-        yield Estimated("replay", "step", "s", replayed, "calibration")
-        yield Estimated("replay", "read for an interval", "bytes", length, "calibration")
-        yield Estimated("replay", "memory", "bytes", memory, "model")
-
-    def _count_memory(self, buffers: int) -> int:
-        """Bytes of a process that holds the samples, the graph and so many bytes of buffers, and
-        packs the operands of products."""
-        graph = self.task.graph
-
-        def measure_operand(ref: Ref) -> int:
-            # Patches are read from the image, and never lie there themselves.
-            node = graph.nodes[ref.node]
-            return graph.type_of(node.inputs[0] if node.op == "im2col" else ref).byte_length
-
-        nodes = [node for node in graph.nodes if node.op in PRODUCTS]
-        packed = max((sum(map(measure_operand, node.inputs)) for node in nodes), default=0)
-        held = MEMORY_FIXED + MEMORY_PER_NODE * len(graph.nodes) + min(packed, MOST_PACKED)
-        return self.task.samples.table.nbytes + buffers + held
-
-    # --- traces
-
-    def estimate_trace(self) -> Iterator[Estimated]:
-        """Of one step traced, and checked."""
-        found = measure_trace(
-            self._compile(1),
-            self._folder / "run",
-            self._folder / "traces",
-            key=Ed25519PrivateKey.generate(),
-            engine=self._engine,
-            threads=self._threads,
-            seconds=self._seconds,
-        )
-        yield Estimated("algebraic", "trace of a step", "s", found.writing, "calibration")
-        yield Estimated("algebraic", "trace of a step", "bytes", found.stored, "calibration")
-        yield Estimated("algebraic", "check of a step", "s", found.checking, "calibration")
-        yield Estimated("algebraic", "read for a step", "bytes", found.read, "calibration")
-        session = CpuSession(self.task.graph, self.task.samples, threads=self._threads)
-        # The state is read beside the buffers, and let go; then claimed products, one by one.
-        products = [
-            node.outputs[0].byte_length for node in self.task.graph.nodes if node.op in PRODUCTS
-        ]
-        read_bytes = max(
-            sum(value.nbytes for value in self.state.values()),
-            min(sum(products), MOST_READ * max(products, default=0)),
-        )
-        memory = self._count_memory(session.check_memory) + read_bytes
-        yield Estimated("algebraic", "memory", "bytes", memory, "model")
-
-    # --- a dispute
-
-    @cached_property
-    def traced(self) -> float:
-        """Seconds of a step of which the digests of all values are computed."""
-        self._session.load_state(self.task.initial_state)
-        return measure_step(self._session.trace, self._seconds / 2, warm=1, least=2)
-
-    @cached_property
-    def _challenger(self) -> float:
-        """Seconds of an honest challenger where a root is committed to every few steps."""
-        played = measure_dispute(
-            self.task,
-            2 * EVERY,
-            engine=self._engine,
-            threads=self._threads,
-            seconds=self._seconds,
-        )
-        return played.thinking
-
-    def estimate_dispute(self, commit_every: int) -> Iterator[Estimated]:
-        """Of a game about the largest gradient in the last step of an interval of so many, whose
-        last term is said to be wrong."""
-        graph = self.task.graph
-        node = graph.nodes[find_gradient(graph)]
-        sources = [encode_node(graph.nodes[ref.node]) for ref in node.inputs]
-        terms, block, _ = _core.leaf_fold(encode_node(node), sources)
-        blocks = -(-terms // block)
-        trace = len(graph.nodes) * commit_every
-        chunks = compute_chunk_count(node.outputs[0].byte_length)
-        descents = [2 * commit_every, trace, chunks, blocks]
-        rounds = sum(-(-_count_bits(size) // _BITS) for size in descents) + DISPUTE.more_rounds
-        reveals = _measure_descent(2 * commit_every, DISPUTE.record)
-        reveals += _measure_descent(trace) + _measure_descent(chunks) + DISPUTE.chunk
-        reveals += DISPUTE.bond + DISPUTE.item * _count_bits(trace)
-        if blocks > 1:
-            reveals += DISPUTE.bond + _measure_descent(blocks)
-        opened = self._measure_opening(node, terms - (blocks - 1) * block)
-        opened += DISPUTE.opening + 3 * DISPUTE.item * _count_bits(trace)
-        more = (commit_every - EVERY) * (self.traced + self.step)
-        yield Estimated("dispute", "challenger", "s", self._challenger + more, "calibration")
-        yield Estimated("dispute", "rounds", "count", rounds, "model")
-        yield Estimated("dispute", "all moves", "bytes", 2 * reveals + opened, "model")
-
-    def _measure_opening(self, node: Node, terms: int) -> int:
-        """Bytes of the chunks that so many terms of a product read, with their paths."""
-        opened = 0
-        for side, ref in zip("ab", node.inputs, strict=True):
-            kind = self.task.graph.type_of(ref)
-            along = attr_int(node.attrs, f"transpose_{side}", 0, 1) == (side == "b")
-            stride = kind.byte_length // kind.size * (1 if along else kind.shape[-1])
-            count = min(terms, math.ceil(terms * stride / 1024))
-            path = DISPUTE.item * _count_bits(compute_chunk_count(kind.byte_length))
-            opened += count * (min(1024, kind.byte_length) + path)
-        return opened
+def _measure_opening(graph: StepGraph, node: Node, terms: int) -> int:
+    """Bytes of the chunks that so many terms of a product read, with their paths."""
+    opened = 0
+    for side, ref in zip("ab", node.inputs, strict=True):
+        kind = graph.type_of(ref)
+        along = attr_int(node.attrs, f"transpose_{side}", 0, 1) == (side == "b")
+        stride = kind.byte_length // kind.size * (1 if along else kind.shape[-1])
+        count = min(terms, math.ceil(terms * stride / CHUNK_LENGTH))
+        path = DISPUTE.item * _count_bits(compute_chunk_count(kind.byte_length))
+        opened += count * (min(CHUNK_LENGTH, kind.byte_length) + path)
+    return opened
 
 
 _BITS: Final = 4
@@ -291,15 +147,16 @@ def _count_bits(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def _measure_descent(size: int, last: int = 0) -> int:
-    """Bytes that one side says on the way down a tree of so many leaves; those of the last level
-    have ``last`` bytes each."""
-    said, bits = 0, _count_bits(size)
-    while bits > 0:
-        parts = min(1 << min(_BITS, bits), size)
-        bits -= _BITS
-        said += DISPUTE.answer + parts * (last if last and bits <= 0 else DISPUTE.item)
-    return said
+def _descend(size: int, leaf: int, last: int = 0) -> Iterator[int]:
+    """Bytes of the answers that one side gives on the way down a tree of so many leaves to one of
+    them; single leaves have ``last`` bytes each, where that is not 0."""
+    start, end = 0, size
+    while end - start > 1:
+        ranges = compute_ranges(start, end, _BITS)
+        leaves = sum(at + 1 == to for at, to in ranges)
+        of_leaves = leaves * (last or DISPUTE.item)
+        yield DISPUTE.answer + (len(ranges) - leaves) * DISPUTE.item + of_leaves
+        start, end = next((at, to) for at, to in ranges if at <= leaf < to)
 
 
 @dataclass(frozen=True)
@@ -320,6 +177,7 @@ class DisputeModel:
 DISPUTE: Final = DisputeModel(
     more_rounds=4, answer=230, item=34, record=85, chunk=1257, bond=270, opening=270
 )
+"""Fitted to the games that `vtrain bench` plays of three tasks: tiny, mlp, gpt."""
 
 # --- proofs
 
@@ -329,7 +187,7 @@ class ProofModel:
     """Of a proof by a key of so many GB, as ``vtrain.prove.backend.cost`` counts them: keys and
     proof take so many times the seconds of this machine's curve (:func:`measure_curve`) for each GB
     but the first ``spared``; the check that for each GB, and a fixed time; memory as many bytes as
-    the key has, times ``memory``, but for some."""
+    the key has, times ``memory``, and ``memory_fixed`` more."""
 
     spared: float
     keys: float
@@ -337,7 +195,7 @@ class ProofModel:
     check: float
     check_fixed: float
     memory: float
-    memory_spared: float
+    memory_fixed: float
 
 
 POINTS_K: Final = 13
@@ -347,8 +205,8 @@ PROOF: Final = ProofModel(
     proof=833.0,
     check=1.7,
     check_fixed=0.11,
-    memory=2.35,
-    memory_spared=0.09e9,
+    memory=2.2,
+    memory_fixed=0.015e9,
 )
 """Fitted to three circuits of benchmarks/zk.py: a matmul tile and whole steps of 784-16-10 and
 784-32-10 with plain SGD."""
@@ -379,7 +237,7 @@ def estimate_proof(task: CompiledTask, threads: int = 0) -> Iterator[Estimated]:
 
     model: How = "model"
     work = max(key - PROOF.spared, 0) * curve
-    memory = PROOF.memory * key * 1e9 - PROOF.memory_spared
+    memory = PROOF.memory * key * 1e9 + PROOF.memory_fixed
     check = PROOF.check_fixed + PROOF.check * key * curve
     yield Estimated("proof", f"keys for a {what}", "s", PROOF.keys * work, model)
     yield Estimated("proof", f"proof of a {what}", "s", PROOF.proof * work, model)
@@ -393,31 +251,59 @@ def estimate_proof(task: CompiledTask, threads: int = 0) -> Iterator[Estimated]:
 # --- a run and its audits
 
 
-def _add_up(file: TaskFile, each: list[Estimated], found: _Calibration) -> Iterator[Estimated]:
+def _add_up(file: TaskFile, each: list[Figure], subject: Subject) -> Iterator[Estimated]:
     """What a run of the task as it is comes to, and one interval of each kind of audit."""
     value = {(item.stage, item.what, item.unit): item.value for item in each}
-    steps, commits = file.steps, file.steps // file.commit_every
-    checkpoints = math.ceil(file.steps / file.checkpoint_every)
-    step, root = value["training", "step", "s"], value["commitment", "state root", "s"]
-    seconds = steps * step + commits * root
-    seconds += checkpoints * value["commitment", "checkpoint", "s"]
-    stored = checkpoints * value["commitment", "checkpoint", "bytes"]
-    stored += steps * value["commitment", "record", "bytes"]
+    step = value["training", "step", "s"]
+    root = max(subject.committing - step, 0.0)
+    written = value["commitment", "checkpoint", "s"]
+    steps = file.steps
+    # What a run of two intervals took, and what it has more of.
+    more, commits = steps - 2 * EVERY, steps // file.commit_every - 2
+    checkpoints = math.ceil(steps / file.checkpoint_every) - 2
+    seconds = subject.running + more * (step + subject.logging)
+    seconds += commits * root + checkpoints * written
+    stored = _measure_files(file, subject)
     interval = min(file.commit_every, steps)
     segment = min(file.checkpoint_every, steps)
-    replay = segment * step + segment // interval * root + found.load
+    replay = segment * step + segment // interval * root + subject.loading
     calibration: How = "calibration"
     yield Estimated("training", f"all {steps:,} steps", "s", seconds, calibration)
     yield Estimated("training", "run directory, without samples", "bytes", stored, calibration)
-    text = f"a segment of {segment:,} steps"
-    yield Estimated("replay", text, "s", replay, calibration)
+    yield Estimated("replay", f"a segment of {segment:,} steps", "s", replay, calibration)
     text = f"an interval of {interval:,} steps"
-    for what, name in (("trace of a step", "traced"), ("check of a step", "checked")):
-        one = value["algebraic", what, "s"]
-        yield Estimated("algebraic", f"{text}, {name}", "s", interval * one, calibration)
-    stored = interval * value["algebraic", "trace of a step", "bytes"]
-    yield Estimated("algebraic", f"{text}, at most", "bytes", stored, calibration)
-    for item in found.estimate_dispute(interval):
-        if item.what == "challenger":
-            seconds = item.value + (segment - interval) * step
-            yield Estimated("dispute", f"challenger, {text}", "s", seconds, "model")
+    if ("algebraic", "check of a step", "s") in value:
+        traced = subject.traced
+        seconds = traced.opening + interval * (traced.writing - traced.opening)
+        yield Estimated("algebraic", f"{text}, traced", "s", seconds, calibration)
+        seconds = interval * traced.checking
+        yield Estimated("algebraic", f"{text}, checked", "s", seconds, calibration)
+        # The state after a step is the one before the next, and stored once.
+        state = sum(kind.byte_length for _, kind, _ in lay_out(subject.task.graph))
+        stored = interval * traced.stored - (interval - 1) * state
+        yield Estimated("algebraic", f"{text}, traced", "bytes", stored, calibration)
+    if ("dispute", "challenger", "s") in value:
+        if interval < EVERY:
+            seconds = subject.play(interval).thinking
+        else:  # a traced and a plain step more for each of its steps
+            seconds = value["dispute", "challenger", "s"]
+            seconds += (interval - EVERY) * (subject.tracing + step)
+        yield Estimated("dispute", f"challenger, {text}", "s", seconds, calibration)
+        for item in estimate_game(subject.task.graph, interval):
+            yield Estimated("dispute", f"{item.what}, {text}", item.unit, item.value, item.how)
+
+
+def _measure_files(file: TaskFile, subject: Subject) -> int:
+    """Bytes of a run directory without its samples: those of the run of two intervals, where the
+    task has more or fewer records, lines and checkpoints than that."""
+    paths, every = subject.paths, 2 * EVERY
+    sizes = {path: path.stat().st_size for path in paths.root.rglob("*") if path.is_file()}
+    records = decode_log(paths.log.read_bytes())
+    plain, rooted = (len(encode_frame(records[at])) for at in (0, EVERY - 1))
+    checkpoint = sizes[paths.checkpoint(0)]
+    commits = file.steps // file.commit_every
+    found = sum(size for path, size in sizes.items() if path != paths.samples)
+    found += (file.steps - every) * (plain + sizes[paths.history] // every)
+    found += (commits - 2) * (rooted - plain)
+    found += (math.ceil(file.steps / file.checkpoint_every) - 2) * checkpoint
+    return found

@@ -1,15 +1,20 @@
 """What a proof of a step takes: of the whole step where a circuit fits, else of one tile of one of
 its products, with the count of statements that a step falls into.
 
-The SRS is made here, and insecure: it serves to measure.
+It is done in a process of its own, whose children are those that ezkl runs in: what the system
+says of their memory is not less than what their parent has.  The SRS is made here, and insecure: it
+serves to measure.
 """
 
 from __future__ import annotations
 
+import json
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +44,8 @@ from vtrain.prove.tiles.circuits import TILE_K, build_tile_circuit
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import read_commitments, verify
 from vtrain.spec.number import SATURATION
-from vtrain.train.signed import read_hiding_of
+from vtrain.train.layout import RunPaths
+from vtrain.train.signed import read_hiding_of, read_task
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.proof import LEAST_STEP_K, TILE
@@ -103,17 +109,32 @@ class ProofBench:
         """The figures of the first step of ``run``; MissingExtraError without the extra zk,
         CircuitError for a model that has no circuits."""
         require_extra("ezkl")
-        memory = measure_memory()
-        plan = plan_proof(task.graph, memory)
-        srs = self.folder / f"k{plan.k}.srs"
-        if not srs.exists():
-            generate_srs(srs, plan.k, threads=self.threads)
-        limits = Limits(memory=2 * memory, seconds=_SECONDS, threads=self.threads)
-        cache = self.folder / "keys"
-        if plan.is_whole:
-            setup = ProofSetup.for_task(task.spec, srs, cache, limits, memory, plan.k)
-            return tuple(_measure_step(run, setup))
-        return tuple(_measure_tile(plan, srs, cache, limits))
+        plan = plan_proof(task.graph, measure_memory())
+        given = [str(run), str(self.folder), self.threads, plan.k, plan.statements]
+        code = "import sys; from vtrain.bench.proofs import answer; answer(sys.argv[1])"
+        command = [sys.executable, "-c", code, json.dumps(given)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode != 0:
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise ProverError(f"the process that makes a proof failed: {last}", where="proof")
+        return [Figure(**figure) for figure in json.loads(done.stdout)]
+
+
+def answer(given: str) -> None:
+    """What that process does: print the figures."""
+    run, folder, threads, k, statements = json.loads(given)
+    memory = measure_memory()
+    srs, cache = Path(folder) / f"k{k}.srs", Path(folder) / "keys"
+    if not srs.exists():
+        generate_srs(srs, k, threads=threads)
+    limits = Limits(memory=2 * memory, seconds=_SECONDS, threads=threads)
+    if statements:
+        figures = list(_measure_tile(statements, srs, cache, limits))
+    else:
+        task = read_task(RunPaths(Path(run)))
+        setup = ProofSetup.for_task(task, srs, cache, limits, memory, k)
+        figures = list(_measure_step(Path(run), setup))
+    sys.stdout.write(json.dumps([asdict(figure) for figure in figures]))
 
 
 class _Watch:
@@ -152,19 +173,21 @@ def _measure_step(run: Path, setup: ProofSetup) -> Iterator[Figure]:
     yield from _name("step", setup_seconds, done - watch.ready, seconds, len(bundle))
 
 
-def _measure_tile(plan: Plan, srs: Path, cache: Path, limits: Limits) -> Iterator[Figure]:
-    """A product of two tiles of random numbers over the whole range of operands."""
-    pinned = pin(plan.circuit, plan.k)
+def _measure_tile(statements: int, srs: Path, cache: Path, limits: Limits) -> Iterator[Figure]:
+    """A product of two tiles of random numbers over the whole range of operands, one of so many
+    statements that a step falls into."""
+    circuit = build_tile_circuit(_TILE_CIRCUIT)
+    pinned = pin(circuit, TILE_K)
     begin = time.perf_counter()
     keys = load_keys(pinned, srs, cache, limits)
     setup = time.perf_counter() - begin
-    commit_key = CommitKey(srs, plan.k, BLINDING, threads=limits.threads)
+    commit_key = CommitKey(srs, TILE_K, BLINDING, threads=limits.threads)
     _, most = SATURATION["i16"]
     a, b = np.random.default_rng(0).integers(-most, most + 1, (2, TILE, TILE)).astype(object)
     given = {name: x.reshape(-1) for name, x in {"a": a, "b": b, "c": a @ b}.items()}
     begin = time.perf_counter()
     proof = prove(
-        plan.circuit,
+        circuit,
         pinned,
         keys,
         given=given,
@@ -177,14 +200,14 @@ def _measure_tile(plan: Plan, srs: Path, cache: Path, limits: Limits) -> Iterato
         claim=b"",
     )
     proving = time.perf_counter() - begin
-    found = read_commitments(plan.circuit, proof)
+    found = read_commitments(circuit, proof)
     begin = time.perf_counter()
     verdict = verify(
-        plan.circuit,
+        circuit,
         pinned,
         keys,
         proof.data,
-        expected={name: found[name] for name in plan.circuit.given},
+        expected={name: found[name] for name in circuit.given},
         parameters={},
         commit_key=commit_key,
         limits=limits,
@@ -194,7 +217,7 @@ def _measure_tile(plan: Plan, srs: Path, cache: Path, limits: Limits) -> Iterato
     if not verdict.holds:
         raise ProverError(f"the proof does not hold: {verdict.reason}", where=_TILE_CIRCUIT)
     yield from _name("tile of a product", setup, proving, seconds, len(proof.data))
-    yield Figure("proof", "statements that a step falls into", "count", plan.statements)
+    yield Figure("proof", "statements that a step falls into", "count", statements)
 
 
 def _name(

@@ -8,6 +8,8 @@ the figures hold for any: ``vtrain.bench.estimate`` puts them together.
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +48,11 @@ from vtrain.limits import limits_here
 from vtrain.spec.algebraic import compute_vector
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
+from vtrain.train.store import open_run
+from vtrain.train.summary import measure_step
 from vtrain.train.task import CompiledTask, TaskFile
 from vtrain.train.traces import write_traces
+from vtrain.train.watch import Watch
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim
 from vtrain.wire.dispute import Open, decode_move
@@ -74,13 +79,15 @@ Prove = Callable[[CompiledTask, Path], Sequence[Figure]]
 class Setting:
     """How it is measured.
 
-    ``prove`` measures proofs of a run, and is None where none are; ``tell`` hears what is done.
+    Memory is that of so many ``processes``.  ``prove`` measures proofs of a run, and is None where
+    none are; ``tell`` hears what is done.
     """
 
     engine: str = "auto"
     threads: int = 0
     every: int = EVERY
     seconds: float = SECONDS
+    processes: int = 1
     prove: Prove | None = None
     tell: Callable[[str], None] = lambda what: None
 
@@ -108,41 +115,12 @@ def shorten(file: TaskFile, every: int, seed: int = 0) -> TaskFile:
     )
 
 
-def measure_stages(
-    compile_: Callable[[int], CompiledTask],
-    folder: Path,
-    setting: Setting,
-    stages: Sequence[str] = STAGES,
-) -> Measured:
-    """All figures of the ``stages`` of one task; ``compile_`` makes it, with so many steps between
-    two state roots.  Files go into the new ``folder``.
+class Subject:
+    """A task under measurement; what several stages need is made once.
 
-    What a stage refuses (a model without circuits, an extra that is missing) is a reason.
+    ``compile_`` makes the task, with so many steps between two state roots.  Files go into the new
+    ``folder``.
     """
-    subject = _Subject(compile_, folder, setting)
-    work: dict[str, Callable[[], Iterator[Figure]]] = {
-        "training": subject.train,
-        "commitment": subject.commit,
-        "replay": subject.replay,
-        "algebraic": subject.check,
-        "dispute": subject.dispute,
-        "proof": subject.prove,
-    }
-    figures: list[Figure] = []
-    skipped: dict[str, str] = {}
-    for stage in STAGES:
-        if stage not in stages:
-            continue
-        setting.tell(stage)
-        try:
-            figures += work[stage]()
-        except VtrainError as error:
-            skipped[stage] = str(error)
-    return Measured(tuple(figures), skipped)
-
-
-class _Subject:
-    """A task under measurement; what several stages need is made once."""
 
     def __init__(
         self, compile_: Callable[[int], CompiledTask], folder: Path, setting: Setting
@@ -150,28 +128,50 @@ class _Subject:
         self._compile, self._folder, self._setting = compile_, folder, setting
         self._key = Ed25519PrivateKey.generate()
 
+    def measure(self, stages: Sequence[str]) -> Measured:
+        """All figures of these stages.
+
+        What a stage refuses (a model without circuits, an extra that is missing) is a reason.
+        """
+        work: dict[str, Callable[[], Iterator[Figure]]] = {
+            "training": self.train,
+            "commitment": self.commit,
+            "replay": self.replay,
+            "algebraic": self.check,
+            "dispute": self.dispute,
+            "proof": self.prove,
+        }
+        figures: list[Figure] = []
+        skipped: dict[str, str] = {}
+        for stage in STAGES:
+            if stage not in stages:
+                continue
+            self._setting.tell(stage)
+            try:
+                figures += work[stage]()
+            except VtrainError as error:
+                skipped[stage] = str(error)
+        return Measured(tuple(figures), skipped)
+
     # --- what is measured
 
     def train(self) -> Iterator[Figure]:
         """A step without its state root, and the memory of a process that does steps."""
-        setting, session = self._setting, self._open()
-        session.load_state(self._task.initial_state)
-        session.step()
-        times: list[float] = []
-        end = time.perf_counter() + setting.seconds
+        setting, session = self._setting, self._session
+        session.load_state(self.task.initial_state)
         # The steps that commit are fewer than half: the median is of one that does not.
-        while len(times) < 2 * setting.every or time.perf_counter() < end:
-            times.append(time_once(session.step))
-        yield Figure("training", "step", "s", statistics.median(times))
-        yield from self._measure_memory("training", self._run)
+        step = measure_step(session.step, setting.seconds, warm=1, least=2 * setting.every)
+        yield Figure("training", "step", "s", step)
+        yield from self._measure_memory("training", self.paths.root)
 
     def commit(self) -> Iterator[Figure]:
         """A state root, a checkpoint, a record of the log."""
-        task, records = self._task, self._records
+        task, records = self.task, self._records
         state = self._read_state()
         threads = self._setting.threads
         root = self._repeat(lambda: compute_root_of_state(task.graph, state, threads))
         path = self._folder / "checkpoint.safetensors"
+        settle_disk()
         written = self._repeat(lambda: write_checkpoint(path, task.graph, state))
         yield Figure("commitment", "state root", "s", root)
         yield Figure("commitment", "checkpoint", "s", written)
@@ -182,50 +182,34 @@ class _Subject:
 
     def replay(self) -> Iterator[Figure]:
         """An interval replayed, by step; the structure check of the run, by step."""
-        every, setting, session = self._setting.every, self._setting, self._open()
+        every, setting, session = self._setting.every, self._setting, self._session
 
         def replay() -> None:
             session.load_state(self._read_state())
             if replay_segment(session, self._records, every, 2 * every) is not None:
-                raise RunError("does not replay on this machine", where=str(self._run))
+                raise RunError("does not replay on this machine", where=str(self.paths.root))
 
+        settle_disk()
         yield Figure("replay", "step", "s", self._repeat(replay) / every)
-        checkpoint = RunPaths(self._run).checkpoint(every).stat().st_size
+        checkpoint = self.paths.checkpoint(every).stat().st_size
         yield Figure("replay", "read for an interval", "bytes", checkpoint)
-        yield from self._measure_memory("replay", self._run)
-        structure = self._repeat(lambda: check_structure(self._run, threads=setting.threads))
+        yield from self._measure_memory("replay", self.paths.root)
+        structure = self._repeat(lambda: check_structure(self.paths.root, threads=setting.threads))
         yield Figure("replay", "structure check of the run", "s", structure)
 
     def check(self) -> Iterator[Figure]:
         """A trace of one step, and its check from the folder that it is in."""
-        traced, setting = self._compile(1), self._setting
-        run, folder = self._folder / "traced", self._folder / "traces"
-        found = measure_trace(
-            traced,
-            run,
-            folder,
-            key=self._key,
-            engine=setting.engine,
-            threads=setting.threads,
-            seconds=setting.seconds,
-        )
+        found = self.traced
         yield Figure("algebraic", "trace of a step", "s", found.writing)
         yield Figure("algebraic", "trace of a step", "bytes", found.stored)
         yield Figure("algebraic", "check of a step", "s", found.checking)
         yield Figure("algebraic", "read for a step", "bytes", found.read)
-        yield from self._measure_memory("algebraic", run, folder)
+        yield from self._measure_memory("algebraic", *self._traced_in)
 
     def dispute(self) -> Iterator[Figure]:
         """A game about one element of the largest gradient of the last step: what it takes an
         honest challenger, who has the states of the run's checkpoints."""
-        setting = self._setting
-        played = measure_dispute(
-            self._task,
-            2 * setting.every,
-            engine=setting.engine,
-            threads=setting.threads,
-            seconds=setting.seconds,
-        )
+        played = self.play(self._setting.every)
         yield Figure("dispute", "challenger", "s", played.thinking)
         yield Figure("dispute", "host", "s", played.hosting)
         yield Figure("dispute", "rounds", "count", played.rounds)
@@ -238,41 +222,120 @@ class _Subject:
         """A proof of a step, or of a part of one."""
         if self._setting.prove is None:
             raise RunError("was not asked for (--proof)", where="proof")
-        yield from self._setting.prove(self._task, self._run)
+        yield from self._setting.prove(self.task, self.paths.root)
+
+    # --- what a run and its audits are made of besides
+
+    @cached_property
+    def running(self) -> float:
+        """Seconds of a run of two intervals, from nothing."""
+        return statistics.median(sample(self._train, self._setting.seconds))
+
+    @cached_property
+    def committing(self) -> float:
+        """Seconds of a step with its state root."""
+        task, setting = self._compile(1), self._setting
+        session = open_session(setting.engine, task.graph, task.samples, threads=setting.threads)
+        session.load_state(task.initial_state)
+        return measure_step(session.step, setting.seconds, warm=1, least=setting.every)
+
+    @cached_property
+    def logging(self) -> float:
+        """Seconds to put a step that was done into the log and the history."""
+        times: list[float] = []
+        watch = Watch(self.task, engine=self._setting.engine)
+        with open_run(self._folder / "logged", self.task, keep_data=False) as run:
+            watch.begin(run.paths.root, run.paths.history, 0, len(self._records))
+            for record in self._records:
+
+                def put(record: StepRecord = record) -> None:
+                    run.append(record)
+                    watch.step(record, 1.0, None, self._session)
+
+                times.append(time_once(put))
+            watch.end()
+        return statistics.median(times)
+
+    @cached_property
+    def traced(self) -> Traced:
+        """A step traced and checked."""
+        setting, (run, folder) = self._setting, self._traced_in
+        return measure_trace(
+            self._compile(1),
+            run,
+            folder,
+            key=self._key,
+            engine=setting.engine,
+            threads=setting.threads,
+            seconds=setting.seconds,
+        )
+
+    def play(self, every: int) -> Played:
+        """A game about the last step of two intervals of so many steps."""
+        setting = self._setting
+        return measure_dispute(
+            self.task if every == setting.every else self._compile(every),
+            2 * every,
+            engine=setting.engine,
+            threads=setting.threads,
+            seconds=setting.seconds,
+        )
+
+    @cached_property
+    def loading(self) -> float:
+        """Seconds to read a checkpoint, to hash it, and to begin from it."""
+        return self._repeat(lambda: self._session.load_state(self._read_state()))
+
+    @cached_property
+    def tracing(self) -> float:
+        """Seconds of a step of which the digests of all values are computed."""
+        self._session.load_state(self._read_state())
+        return measure_step(self._session.trace, self._setting.seconds, warm=1, least=2)
 
     # --- what they need
 
     @cached_property
-    def _task(self) -> CompiledTask:
+    def task(self) -> CompiledTask:
+        """The form of it that has a state root every few steps."""
         return self._compile(self._setting.every)
 
+    @property
+    def _traced_in(self) -> tuple[Path, Path]:
+        return self._folder / "traced", self._folder / "traces"
+
     @cached_property
-    def _run(self) -> Path:
-        """A run of two intervals."""
-        run, setting = self._folder / "run", self._setting
-        steps = 2 * setting.every
-        train(
-            self._task,
+    def paths(self) -> RunPaths:
+        """Of a run of two intervals."""
+        self._train()
+        return RunPaths(self._folder / "run")
+
+    def _train(self) -> float:
+        """Do that run anew, which comes out the same, and say how long that took."""
+        setting, run = self._setting, self._folder / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        settle_disk()
+        return train(
+            self.task,
             run,
             key=self._key,
             engine=setting.engine,
-            steps=steps,
+            steps=2 * setting.every,
             threads=setting.threads,
-        )
-        return run
+        ).seconds
 
     @cached_property
     def _records(self) -> list[StepRecord]:
-        return decode_log(RunPaths(self._run).log.read_bytes())
+        return decode_log(self.paths.log.read_bytes())
 
     def _read_state(self) -> Any:
         """The state after the first interval, from its checkpoint."""
-        task, setting = self._task, self._setting
-        paths, records = RunPaths(self._run), self._records
+        task, setting = self.task, self._setting
+        paths, records = self.paths, self._records
         return read_state(paths, task.spec, task.graph, records, setting.every, setting.threads)
 
-    def _open(self) -> Any:
-        task, setting = self._task, self._setting
+    @cached_property
+    def _session(self) -> Session:
+        task, setting = self.task, self._setting
         return open_session(setting.engine, task.graph, task.samples, threads=setting.threads)
 
     def _measure_memory(
@@ -289,6 +352,7 @@ class _Subject:
             engine=setting.engine,
             threads=setting.threads,
             traces=traces,
+            processes=setting.processes,
         )
         if peak is not None:
             yield Figure(stage, "memory", "bytes", peak)
@@ -315,6 +379,23 @@ def repeat(work: Callable[[], object], seconds: float = SECONDS) -> float:
     while len(times) < _LEAST or time.perf_counter() < end:
         times.append(time_once(work))
     return statistics.median(times)
+
+
+def sample(work: Callable[[], T], seconds: float) -> list[T]:
+    """What calls for about ``seconds`` give, one at least.
+
+    The first, which finds nothing ready, is left out where there are others.
+    """
+    end = time.perf_counter() + seconds
+    found = [work()]
+    while time.perf_counter() < end:
+        found.append(work())
+    return found[1:] or found
+
+
+def settle_disk() -> None:
+    """Wait until what was written is on the disk: syncing a file would wait for it too."""
+    os.sync()
 
 
 # --- the check of a trace
@@ -351,10 +432,11 @@ def make_checker(
 
 @dataclass(frozen=True)
 class Traced:
-    """A step traced and checked: seconds to open its run and write its values, bytes of them,
-    seconds to check them, bytes read for that."""
+    """A step traced and checked: median seconds to open its run and write its values, and for the
+    former alone, bytes of the values, median seconds to check them, bytes read for that."""
 
     writing: float
+    opening: float
     stored: int
     checking: float
     read: int
@@ -370,12 +452,25 @@ def measure_trace(
     threads: int,
     seconds: float,
 ) -> Traced:
-    """Train ``task``, which has a state root every step, for a few steps into the new ``run``,
-    trace one of them into the new ``folder`` and check it for about so many seconds."""
+    """Train ``task``, which has a state root every step, for a few steps into the new ``run``;
+    trace one of them into the new ``folder``, and check it, for about so many seconds each."""
     train(task, run, key=key, engine=engine, steps=_TRACED, threads=threads)
-    begin = time.perf_counter()
-    signed = write_traces(run, (_TRACED,), key=key, out=folder, engine=engine, threads=threads)
-    writing = time.perf_counter() - begin
+
+    def write() -> float:
+        settle_disk()
+        return time_once(
+            lambda: write_traces(
+                run, (_TRACED,), key=key, out=folder, engine=engine, threads=threads
+            )
+        )
+
+    def write_anew() -> float:
+        shutil.rmtree(folder, ignore_errors=True)
+        return write()
+
+    writing = statistics.median(sample(write_anew, seconds))
+    opening = statistics.median(sample(write, seconds / 2))  # what is there stays
+    signed = TraceFolder(folder).read_claim()
     stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     (trace,) = signed.traces.traces
     leaves = TraceFolder(folder).read_leaves(trace)
@@ -388,7 +483,7 @@ def measure_trace(
 
     check()
     read = store.read
-    return Traced(writing, stored, repeat(check, seconds), read)
+    return Traced(writing, opening, stored, repeat(check, seconds), read)
 
 
 # --- a dispute
@@ -397,8 +492,8 @@ def measure_trace(
 def measure_dispute(
     task: CompiledTask, step: int, *, engine: str, threads: int, seconds: float
 ) -> Played:
-    """A game about one element of the largest gradient of ``step``: the median times of a few that
-    take about so many seconds, or of one that takes longer."""
+    """A game about one element of the largest gradient of ``step``: median times of games for
+    about so many seconds."""
     node = find_gradient(task.graph)
 
     def lie(value: npt.NDArray[Any], before: object) -> npt.NDArray[Any]:
@@ -419,11 +514,7 @@ def measure_dispute(
             honest.close()
             cheat.close()
 
-    # The first game of a process takes longer, which matters where games are short.
-    end = time.perf_counter() + seconds
-    games = [play_once()]
-    while len(games) < _LEAST and time.perf_counter() < end:
-        games.append(play_once())
+    games = sample(play_once, seconds)
     thinking, hosting = (
         statistics.median(getattr(game, name) for game in games) for name in ("thinking", "hosting")
     )

@@ -27,8 +27,8 @@ def command(task: Path, engine: str, threads: int, as_json: bool) -> int:
     """Say what TASK would cost on this machine: to train, to commit to, to replay, to check by its
     traces, to dispute and to prove (docs/measuring.md).
 
-    All but proofs is done for it, a few steps of each, in some fifteen seconds for small models.  Rounds
-    and bytes of disputes, and proofs, are estimated by a model, fitted to measurements (~).
+    All but proofs is done for it, a few steps of each, in some fifteen seconds for small models.
+    Rounds and bytes of disputes, and proofs, are estimated by a model, fitted to measurements (~).
     """
     from vtrain.bench.estimate import estimate_task
     from vtrain.bench.figures import describe

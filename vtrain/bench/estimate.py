@@ -116,12 +116,13 @@ def estimate_game(graph: StepGraph, commit_every: int) -> Iterator[Estimated]:
         *_descend(blocks, blocks - 1),
     ]
     reveals = sum(answers) + DISPUTE.chunk + DISPUTE.bond + DISPUTE.item * _count_bits(trace)
+    more = _MORE_ROUNDS
     if blocks > 1:
         reveals += DISPUTE.bond
+        more += 1
     opened = _measure_opening(graph, node, terms - (blocks - 1) * block)
     opened += DISPUTE.opening + 3 * DISPUTE.item * _count_bits(trace)
-    rounds = len(answers) + DISPUTE.more_rounds
-    yield Estimated("dispute", "rounds", "count", rounds, "model")
+    yield Estimated("dispute", "rounds", "count", len(answers) + more, "model")
     yield Estimated("dispute", "all moves", "bytes", 2 * reveals + opened, "model")
 
 
@@ -140,6 +141,9 @@ def _measure_opening(graph: StepGraph, node: Node, terms: int) -> int:
 
 _BITS: Final = 4
 """Levels of a binary tree that an answer goes down, where games cut in 16 parts."""
+_MORE_ROUNDS: Final = 3
+"""Beside those of descents: the trace's root, the chunk, the opening; where a fold has more than a
+block, its root too."""
 
 
 def _count_bits(size: int) -> int:
@@ -161,11 +165,9 @@ def _descend(size: int, leaf: int, last: int = 0) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class DisputeModel:
-    """Constants of a dispute: rounds beside those of descents (a claim of the trace's root and one
-    of the fold's, the chunk itself, the opening); bytes of an answer, of a hash or a record in it,
-    of a chunk, of a bond, of an opening beside its chunks."""
+    """Bytes of an answer in a dispute, of a hash or a record in it, of a chunk, of a bond, of an
+    opening beside its chunks."""
 
-    more_rounds: int
     answer: int
     item: int
     record: int
@@ -174,9 +176,7 @@ class DisputeModel:
     opening: int
 
 
-DISPUTE: Final = DisputeModel(
-    more_rounds=4, answer=230, item=34, record=85, chunk=1257, bond=270, opening=270
-)
+DISPUTE: Final = DisputeModel(answer=230, item=34, record=85, chunk=1257, bond=270, opening=270)
 """Fitted to the games that `vtrain bench` plays of three tasks: tiny, mlp, gpt."""
 
 # --- proofs

@@ -8,7 +8,9 @@ over being fast.
     python plain_verifier.py audit RUN [--all | --samples N] [--seed HEX] [--claim HEX|FILE]
         [--solver HEX] [--task-id HEX] [--data FILE] [--srs FILE] [--hiding FILE]
         [--mode proof [--private] [--steps N,N-N] [--batches FILE --owner HEX]
-        [--allow-insecure-srs]] [--json]
+        [--allow-insecure-srs]]
+        [--mode algebraic [--steps N,N-N] [--traces DIR] [--trace-claim HEX|FILE]
+        [--challenge HEX] [--derived]] [--json]
 
 An audit by proofs goes as far as there is no need of ezkl: it says which proofs are none, and of
 others that it cannot tell.
@@ -2621,6 +2623,16 @@ class ProofQuestion(Question):
     owner: bytes = b""
 
 
+@dataclass
+class AlgebraicQuestion(Question):
+    """What an auditor by signed values is asked besides: `segments` is how many intervals."""
+
+    traces: Path = Path()
+    steps: list[int] | None = None  # named, in place of a draw
+    traces_pin: bytes | dict | None = None
+    challenge: bool = False  # is the randomness of the vectors handed in?
+
+
 def read_regular(folder: Path, name: str, size: int | None = None) -> bytes:
     """The bytes of a regular file below a folder, of just this size if one is given; a link, be it
     the file or a folder on the way, is refused (format.md, "Writing and reading")."""
@@ -2739,7 +2751,8 @@ class Audit:
         if not os.path.lexists(claim) and os.path.lexists(task):
             self.checks.append(Check("claim", "not_done", "claim.cbor", "the run is unfinished"))
             if self.question.segments != 0:
-                name = "proofs" if isinstance(self.question, ProofQuestion) else "replay"
+                kinds = {ProofQuestion: "proofs", AlgebraicQuestion: "algebraic"}
+                name = kinds.get(type(self.question), "replay")
                 self.checks.append(Check(name, "not_done", "", "the run is unfinished"))
             return
         self.check_structure()
@@ -3475,6 +3488,188 @@ class ProofAudit(Audit):
         """Were the steps named, or drawn with what was handed in, and no claim pinned?"""
         handed_in = self.question.steps is not None or self.question.seed is not None
         return handed_in and self.question.pin is None and not self.whole
+
+
+# --- an algebraic audit (auditing.md, "The algebraic check")
+
+TENSOR_TRACE = structure({"step": STEP_NUMBER, "size": integer(1, 2**62), "root": HASH})
+_TRACES_BODY = structure({"claim": HASH, "traces": array(TENSOR_TRACE, 4096)})
+_SIGNED_TRACES = structure({"traces": _TRACES_BODY, "signature": SIGNATURE})
+PRODUCTS = ("matmul", "batched_matmul")
+
+
+def check_signed_traces(value: Any, where: str) -> None:
+    """The structure `signed-tensor-traces`."""
+    _SIGNED_TRACES(value, where)
+    steps = [trace["step"] for trace in value["traces"]["traces"]]
+    require(steps == sorted(set(steps)), f"{where}.traces.traces", "the steps do not rise")
+
+
+def traces_digest(signed: dict) -> bytes:
+    """What is signed of traces."""
+    return derive("tensor traces v1", encode(signed["traces"]))
+
+
+class AlgebraicAudit(Audit):
+    """An audit by the values that the solver signed.  It multiplies products again, exactly, in
+    place of drawing vectors for them: what passes is the same, but for a chance of 2^-60."""
+
+    question: AlgebraicQuestion
+
+    def __init__(self, question: AlgebraicQuestion):
+        super().__init__(question)
+        self.whole = False  # are all intervals looked at?
+        self.traces: list[list[bytes]] = []  # the leaves of each interval chosen
+
+    def prepare_kzg(self) -> None:
+        """Nothing is compared with an SRS."""
+
+    def replay(self) -> None:
+        """What follows on the structure."""
+        known = all(map(self.knows, ("task", "legal", "samples", "records")))
+        if not known or not self.records:
+            self.checks.append(Check("algebraic", "not_done", "", "nothing can be looked at"))
+        elif self.last_root() == 0:
+            self.checks.append(Check("trace", "not_done", "", NEEDED["segments"]))
+        else:
+            chosen = self.chosen_intervals()
+            self.check("trace", "", "", lambda: self.check_traces(chosen))
+            if self.checks[-1].status == "passed":
+                self.check("algebraic", "", "", lambda: self.check_values(chosen))
+
+    def chosen_intervals(self) -> list[tuple[int, int]]:
+        """First and last step of the intervals to look at, in rising order."""
+        every, asked = self.task["commit_every"], self.question
+        count = self.last_root() // every
+        if asked.steps is not None:
+            if not all(1 <= step <= self.last_root() for step in asked.steps):
+                raise ValueError("a step after the last state root")
+            chosen = sorted({(step - 1) // every for step in asked.steps})
+        else:
+            self.randomness = asked.seed or os.urandom(32)
+            digest = claim_digest(self.claim)
+            material = draw_material(digest, "algebraic intervals", count, self.randomness)
+            chosen = sorted(draw(material, count, asked.segments))
+        self.whole = len(chosen) == count
+        return [(i * every + 1, (i + 1) * every) for i in chosen]
+
+    def is_predictable(self) -> bool:
+        """Were the steps named, or drawn with what was handed in, and no claim pinned; or were the
+        vectors to follow from what was handed in?"""
+        handed_in = self.question.steps is not None or self.question.seed is not None
+        of_draw = handed_in and self.question.pin is None and not self.whole
+        return of_draw or (self.question.challenge and self.question.traces_pin is None)
+
+    def check_traces(self, chosen: list[tuple[int, int]]) -> None:
+        """19. `trace`"""
+        folder, place, pin = self.question.traces, "traces/traces.cbor", self.question.traces_pin
+        hold(os.path.lexists(folder / "traces.cbor"), "there are none", where=place)
+        try:
+            signed = read(check_signed_traces, read_regular(folder, "traces.cbor"), "traces")
+        except (Refused, Failed) as error:
+            raise Failed(str(error), where=place) from None
+        body, digest = signed["traces"], traces_digest(signed)
+        of_claim = body["claim"] == claim_digest(self.claim)
+        hold(of_claim, "of another claim", where=place)
+        holds = signature_holds(self.claim["solver"], digest, signed["signature"])
+        hold(holds, "the signature does not hold", where=place)
+        there = {trace["step"]: trace for trace in body["traces"]}
+        if isinstance(pin, dict):
+            kept = pin["traces"]
+            same = kept["claim"] == body["claim"] and all(
+                there.get(trace["step"], trace) == trace for trace in kept["traces"]
+            )
+            ours = signature_holds(self.claim["solver"], traces_digest(pin), pin["signature"])
+            hold(same or not ours, "contradicts what was kept", "solver", place)
+            pin = traces_digest(pin)
+        hold(pin in (None, digest), "not what was pinned", where=place)
+        hold(all(last in there for _, last in chosen), "a trace is missing", where=place)
+        for first, last in chosen:
+            self.traces.append(self.check_trace(there[last], first, last))
+
+    def check_trace(self, trace: dict, first: int, last: int) -> list[bytes]:
+        """Conditions 7 to 9 of `trace`: the leaves of an interval."""
+        nodes = len(self.graph)
+        size = nodes * (last - first + 1)
+        hold(trace["size"] == size, "of another size", "solver", f"step {last}")
+        name = f"step-{last:012d}.leaves"
+        place = f"traces/{name}"
+        try:
+            data = read_regular(self.question.traces, name, 32 * size)
+        except Failed as failure:
+            raise Failed(failure.why, where=place) from None
+        leaves = [data[at : at + 32] for at in range(0, len(data), 32)]
+        hold(tree_root(TRACE_TREE, leaves) == trace["root"], "other leaves", where=place)
+        node = self.legal.only("record")
+        for step in range(first, last + 1):
+            due = plain_digest(leaf_hash(RUN_LOG, self.leaves[step - 1]))
+            same = leaves[(step - first) * nodes + node] == due
+            hold(same, "another record than in the log", "solver", f"step {step}")
+        return leaves
+
+    def check_values(self, chosen: list[tuple[int, int]]) -> None:
+        """20. `algebraic`"""
+        parts = split_samples(self.task["data"], self.samples)
+        for (first, last), leaves in zip(chosen, self.traces, strict=True):
+            place = f"step {first}" if first == last else f"steps {first} to {last}"
+            state = self.first_state(first, leaves, place)
+            for step in range(first, last + 1):
+                signed = leaves[(step - first) * len(self.graph) :]
+                result = execute_step(self.graph, Context(state, parts))
+                for index, right in enumerate(result.outputs):
+                    if self.legal.op(index) in PRODUCTS:
+                        hold(self.value(index, signed[index]) is not None, "is owed", where=place)
+                    self.compare_value(step, index, signed[index], right)
+                state = result.state
+            self.replayed.append((first, last))
+
+    def first_state(self, step: int, leaves: list[bytes], place: str) -> dict[str, np.ndarray]:
+        """Conditions 1 to 3: the state that an interval begins with."""
+        states = states_of(self.graph)
+        signed = {name: leaves[self.legal.states[name]] for name in states}
+        root = tree_root(STATE_TREE, [state_leaf(a, signed[name]) for name, a in states.items()])
+        if root != self.logged_root(step - 1):
+            for name, index in sorted(self.legal.states.items(), key=lambda item: item[1]):
+                if step - 1 in self.checkpoints:
+                    self.compare_value(step, index, signed[name], self.checkpoints[step - 1][name])
+            raise Failed("other states than the log commits to", "solver", place)
+        found = {}
+        for name, index in sorted(self.legal.states.items(), key=lambda item: item[1]):
+            value, kind = self.value(index, signed[name]), self.legal.output(index)
+            hold(value is not None, f"the state {name} is owed", where=place)
+            wrong = np.flatnonzero((value < kind["lo"]) | (value > kind["hi"]))
+            fault = "task" if step == 1 else "solver"
+            if wrong.size:
+                raise Failed("out of range", fault, self.element(step, index, int(wrong[0])))
+            found[name] = value
+        return found
+
+    def value(self, index: int, digest: bytes) -> np.ndarray | None:
+        """The tensor that was signed of a node, if its bytes are there."""
+        kind = self.legal.output(index)
+        try:
+            name = f"chunks/{digest.hex()}"
+            data = read_regular(self.question.traces, name, bytes_of(kind))
+        except Failed:
+            return None
+        if plain_digest(data) != digest:
+            return None
+        values = np.frombuffer(data, dtype=DTYPES[kind["dtype"]])
+        return values.astype(np.int64).reshape(kind["shape"])
+
+    def compare_value(self, step: int, index: int, signed: bytes, right: np.ndarray) -> None:
+        """Convict where a digest is not that of the right value, at the first element."""
+        if signed == plain_digest(tensor_bytes(right, self.legal.output(index)["dtype"])):
+            return
+        value, place = self.value(index, signed), f"step {step}, node {index}"
+        if value is not None:
+            place = self.element(step, index, int(np.flatnonzero(value != right)[0]))
+        raise Failed("another value", "solver", place)
+
+    def element(self, step: int, index: int, at: int) -> str:
+        """The place of an element."""
+        chunk = at * DTYPES[self.legal.output(index)["dtype"]].itemsize // 1024
+        return f"step {step}, node {index}, chunk {chunk}, element {at}"
 
 
 # ----------------------------------------------------------------------------------------------
@@ -5475,8 +5670,32 @@ def proof_question(given: argparse.Namespace, pin: bytes | dict | None) -> Proof
     return question
 
 
-def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
-    """The report of an audit with these arguments of the command `audit`."""
+def algebraic_question(given: argparse.Namespace, pin: bytes | dict | None) -> AlgebraicQuestion:
+    """What an auditor by signed values is asked; ValueError where it is bad usage."""
+    if given.srs is not None or given.all or given.samples == 0:
+        raise ValueError("an algebraic audit takes no SRS, and some steps")
+    if given.steps is not None and (given.samples is not None or given.seed is not None):
+        raise ValueError("steps are named or drawn")
+    if given.derived and given.challenge is not None:
+        raise ValueError("vectors are derived or drawn")
+    traces = Path(given.traces or given.run / "traces")
+    question = AlgebraicQuestion(given.run, given.samples or 1, given.seed, pin, given.solver)
+    question.traces, question.steps = traces, given.steps
+    question.challenge = given.challenge is not None
+    kept = given.trace_claim
+    if kept is not None and re.fullmatch("[0-9a-fA-F]{64}", kept):
+        question.traces_pin = bytes.fromhex(kept)
+    elif kept is not None:
+        try:
+            data = Path(kept).read_bytes()
+            question.traces_pin = read(check_signed_traces, data, "traces")
+        except (OSError, Refused) as error:
+            raise ValueError(f"{kept}: {error}") from None
+    return question
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """What reads the arguments of the command `audit`."""
     parser = argparse.ArgumentParser(prog="plain_verifier.py audit", allow_abbrev=False)
     parser.add_argument("run", type=Path)
     parser.add_argument("--all", action="store_true")
@@ -5488,13 +5707,23 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--data")
     parser.add_argument("--srs")
     parser.add_argument("--hiding")
-    parser.add_argument("--mode", choices=["replay", "proof"], default="replay")
+    parser.add_argument("--mode", choices=["replay", "proof", "algebraic"], default="replay")
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--steps", type=steps_argument)
+    parser.add_argument("--traces")
+    parser.add_argument("--trace-claim")
+    parser.add_argument("--challenge", type=from_hex(1, 64))
+    parser.add_argument("--derived", action="store_true")
     parser.add_argument("--batches")
     parser.add_argument("--owner", type=from_hex(32, 32))
     parser.add_argument("--allow-insecure-srs", action="store_true")  # of no proof that holds here
     parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
+    """The report of an audit with these arguments of the command `audit`."""
+    parser = make_parser()
     given = parser.parse_args(arguments)
     if not given.run.is_dir():
         parser.error(f"{given.run} is no folder")
@@ -5512,15 +5741,21 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     except ValueError as error:
         parser.error(str(error))
     question = Question(given.run, segments, given.seed, pin, given.solver, given.task_id)
-    proofs = (given.private, given.steps, given.batches, given.owner)
-    if given.mode == "replay" and any((*proofs, given.allow_insecure_srs)):
-        parser.error("these have a meaning with --mode proof alone")
+    proofs = (given.private, given.batches, given.owner, given.allow_insecure_srs)
+    values = (given.traces, given.trace_claim, given.challenge, given.derived)
+    other = {"proof": values, "algebraic": proofs, "replay": (*proofs, *values)}
+    if any(other[given.mode]):
+        parser.error("an argument of another mode")
+    if given.mode == "replay" and given.steps is not None:
+        parser.error("a replay draws segments")
     try:
         if given.mode == "proof":
             question = proof_question(given, pin)
+        if given.mode == "algebraic":
+            question = algebraic_question(given, pin)
         question.task_id, question.data = given.task_id, given.data
         question.srs, question.hiding = given.srs, given.hiding
-        audit = ProofAudit(question) if isinstance(question, ProofQuestion) else Audit(question)
+        audit = {"proof": ProofAudit, "algebraic": AlgebraicAudit}.get(given.mode, Audit)(question)
         audit.audit()
     except ValueError as error:
         parser.error(str(error))

@@ -15,13 +15,16 @@ import torch
 
 import vtrain
 from tests.examples.plain import audit_plainly
-from vtrain.attest.keys import PrivateKey
+from vtrain import cli
+from vtrain.attest.keys import PrivateKey, generate_key, load_key
+from vtrain.audit.algebraic import AlgebraicAudit, verify_algebraic
 from vtrain.audit.verify import verify
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask, compile_task, load_task
+from vtrain.wire.report import Report
 
 MISSING = ("proof", "failed", "step 2")
 KEY = PrivateKey.from_private_bytes(bytes(range(32)))
@@ -34,8 +37,18 @@ def shorten(task: CompiledTask) -> CompiledTask:
 
 
 def compare(run: Path, *arguments: str, **options: Any) -> str:
-    """The verdict on which both agree, and on every check, with its place."""
-    ours, theirs = verify(run, **options), audit_plainly(run, *arguments)
+    """The verdict of a replay on which both agree."""
+    return agree(verify(run, **options), audit_plainly(run, *arguments))
+
+
+def compare_values(run: Path) -> str:
+    """The verdict of an algebraic check of step 2 on which both agree."""
+    theirs = audit_plainly(run, "--mode", "algebraic", "--steps", "2")
+    return agree(verify_algebraic(run, AlgebraicAudit(steps=(2,))), theirs)
+
+
+def agree(ours: Report, theirs: Any) -> str:
+    """The verdict of two reports that have the same checks with the same places."""
     told = [(c["name"], c["status"], c["where"].split(": ")[0]) for c in theirs["checks"]]
     assert told == [(c.name, c.status, c.where.split(": ")[0]) for c in ours.checks]
     assert theirs["verdict"] == ours.verdict
@@ -47,6 +60,20 @@ def test_it_audits_a_run_of_a_task_file(name: str, repository: Path, tmp_path: P
     task = shorten(vtrain.compile(repository / "examples" / f"{name}.toml"))
     train(task, tmp_path / "run", key=KEY)
     assert compare(tmp_path / "run", "--all", all_=True) == "verified"
+
+
+def test_it_checks_the_values_of_a_task_file(repository: Path, tmp_path: Path) -> None:
+    run, key = tmp_path / "run", tmp_path / "key.pem"
+    generate_key(key)
+    task = shorten(vtrain.compile(repository / "examples" / "mnist" / "cnn.toml"))
+    train(task, run, key=load_key(key))
+    assert cli.run(["trace", str(run), "--step", "2", "--key", str(key)]) == 0
+    assert compare_values(run) == "conditional"
+    product = next(node for node in task.graph.nodes if node.op == "matmul").outputs[0]
+    for path in (run / "traces" / "chunks").iterdir():
+        if path.stat().st_size == product.size * 8:
+            path.write_bytes(bytes(product.size * 8))
+    assert compare_values(run) == "inconclusive"
 
 
 def test_it_convicts_a_false_run_of_a_task_file(repository: Path, tmp_path: Path) -> None:

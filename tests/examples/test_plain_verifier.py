@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 VECTORS = ROOT / "tests" / "vectors"
 v: Any = load_plain_verifier()
 NOT_READ = {
-    "algebraic.json": "it audits by replay, not by traces",
+    "algebraic.json": "it draws no vectors: it multiplies again",
     "pieces.json": "it audits folders, not stores",
     "attested.json": "it audits what is replayed, and attested runs are not",
     "beacon.json": "Python's library has no curve of the beacons",
@@ -479,8 +479,8 @@ def test_number_of_nodes(case):
 
 # --- audits
 
-OTHERS = ("algebraic-", "store-")
-"""It audits folders, and by replay alone: neither stores nor traces."""
+OTHERS = ("store-",)
+"""It audits folders, and no stores."""
 NEED_EZKL = {
     f"private-whole-{name}": "it has no circuit, and no ezkl: of this proof it cannot tell"
     for name in ("honest", "end", "after")

@@ -12,8 +12,8 @@ over being fast.
         [--mode algebraic [--steps N,N-N] [--traces DIR] [--trace-claim HEX|FILE]
         [--challenge HEX] [--derived]] [--json]
 
-An audit by proofs goes as far as there is no need of ezkl: it says which proofs are none, and of
-others that it cannot tell.
+RUN is a folder, or the file:// URL of a folder that is a store.  An audit by proofs goes as far as
+there is no need of ezkl: it says which proofs are none, and of others that it cannot tell.
 
 Exit codes of an audit: 0 verified, 10 fraud, 3 inconclusive, 4 conditional, 2 bad usage.
 
@@ -36,10 +36,11 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from blake3 import blake3
@@ -3003,10 +3004,14 @@ class Audit:
 
     def check_batches(self) -> None:
         """13. `batches`"""
+        self.check_batches_of(range(1, len(self.records) + 1))
+
+    def check_batches_of(self, steps: Iterable[int]) -> None:
+        """The batches of these steps."""
         task, data = self.task, self.task["data"]
         parts = split_samples(data, self.samples)
-        for record in self.records:
-            step = record["step"]
+        for step in steps:
+            record = self.records[step - 1]
             rows = batch_indices(task["seed"], data["samples"], task["batch"], step - 1)
             digest = batch_digest(
                 *(tensor_bytes(parts[part][rows], data[f"{part}_dtype"]) for part in ("x", "y"))
@@ -3070,13 +3075,17 @@ class Audit:
             state[state_name] = values.astype(np.int64).reshape(a["shape"])
         same = state_root(self.graph, state) == self.logged_root(step)
         hold(same, "not the state that was committed to")
+        self.check_state(name, step, state)
+        return state
+
+    def check_state(self, name: str, step: int, state: dict[str, np.ndarray]) -> None:
+        """Conditions 3 and 4 of `checkpoints`."""
         fault = "solver" if step else "task"
         for state_name, index in self.legal.states.items():
             kind, values = self.legal.output(index), state[state_name]
             within = kind["lo"] <= int(values.min()) and int(values.max()) <= kind["hi"]
             hold(within, "an element is out of range", fault, f"{name}: state.{state_name}")
         hold(int(state["step"]) == step, "the counter", fault, f"{name}: state.step")
-        return state
 
     # --- KZG commitments (auditing.md, "The replay")
 
@@ -3178,10 +3187,10 @@ class Audit:
         state: dict[str, np.ndarray] = {}
         at = -1  # the step after which `state` stands
         for first, last in self.chosen_segments():
-            start = max((step for step in self.checkpoints if step < first), default=-1)
+            start = self.find_start(first, at)
             if start > at:
                 at, state = start, self.checkpoints[start]
-            if at < 0:
+            if start < 0:
                 undone += 1
                 place = f"steps {first} to {last}"
                 self.checks.append(Check("replay", "not_done", place, "no state to begin with"))
@@ -3202,6 +3211,10 @@ class Audit:
             self.replayed.append((begun, last))
         if not undone:
             self.checks.append(Check("replay", "passed", ""))
+
+    def find_start(self, first: int, at: int) -> int:
+        """The step after which the replay of a segment begins, or goes on; -1 where it cannot."""
+        return max((step for step in self.checkpoints if step < first), default=at)
 
     def compare(self, step: int, agreed: int, record: dict) -> Failed | None:
         """What of a step is not as logged; `agreed` is the last step whose state root was."""
@@ -3526,7 +3539,7 @@ class AlgebraicAudit(Audit):
 
     def replay(self) -> None:
         """What follows on the structure."""
-        known = all(map(self.knows, ("task", "legal", "samples", "records")))
+        known = all(map(self.knows, ("task", "legal", "records"))) and self.may_have_samples()
         if not known or not self.records:
             self.checks.append(Check("algebraic", "not_done", "", "nothing can be looked at"))
         elif self.last_root() == 0:
@@ -3534,8 +3547,20 @@ class AlgebraicAudit(Audit):
         else:
             chosen = self.chosen_intervals()
             self.check("trace", "", "", lambda: self.check_traces(chosen))
-            if self.checks[-1].status == "passed":
+            if self.checks[-1].status == "failed":
+                return
+            if self.bring_samples(chosen):
                 self.check("algebraic", "", "", lambda: self.check_values(chosen))
+            else:
+                self.checks.append(Check("algebraic", "not_done", "", NEEDED["samples"]))
+
+    def may_have_samples(self) -> bool:
+        """Are the samples known, or yet to be brought?"""
+        return self.samples is not None
+
+    def bring_samples(self, chosen: list[tuple[int, int]]) -> bool:
+        """Are the samples of these steps there now?"""
+        return self.samples is not None
 
     def chosen_intervals(self) -> list[tuple[int, int]]:
         """First and last step of the intervals to look at, in rising order."""
@@ -3648,14 +3673,17 @@ class AlgebraicAudit(Audit):
         """The tensor that was signed of a node, if its bytes are there."""
         kind = self.legal.output(index)
         try:
-            name = f"chunks/{digest.hex()}"
-            data = read_regular(self.question.traces, name, bytes_of(kind))
+            data = self.read_tensor(digest, bytes_of(kind))
         except Failed:
-            return None
-        if plain_digest(data) != digest:
             return None
         values = np.frombuffer(data, dtype=DTYPES[kind["dtype"]])
         return values.astype(np.int64).reshape(kind["shape"])
+
+    def read_tensor(self, digest: bytes, length: int) -> bytes:
+        """The bytes of a tensor."""
+        data = read_regular(self.question.traces, f"chunks/{digest.hex()}", length)
+        hold(plain_digest(data) == digest, "other bytes")
+        return data
 
     def compare_value(self, step: int, index: int, signed: bytes, right: np.ndarray) -> None:
         """Convict where a digest is not that of the right value, at the first element."""
@@ -3670,6 +3698,216 @@ class AlgebraicAudit(Audit):
         """The place of an element."""
         chunk = at * DTYPES[self.legal.output(index)["dtype"]].itemsize // 1024
         return f"step {step}, node {index}, chunk {chunk}, element {at}"
+
+
+# --- runs in a store (publishing.md)
+
+PIECE = 2**20
+
+
+def fold_pieces(join: Callable[[bytes, bytes, bool], bytes], hashes: list[bytes]) -> bytes:
+    """The hash of a whole from those of its pieces."""
+
+    def fold(part: list[bytes], whole: bool) -> bytes:
+        if len(part) == 1:
+            return part[0]
+        middle = 1 << (len(part) - 1).bit_length() - 1
+        return join(fold(part[:middle], False), fold(part[middle:], False), whole)
+
+    return fold(hashes, True)
+
+
+def hash_of_chunks(first: int, data: bytes) -> bytes:
+    """The chaining value of a piece of a tensor that has several, from this chunk on."""
+    chunks = [data[at : at + 1024] for at in range(0, len(data), 1024)]
+    return fold_pieces(
+        lambda left, right, _: parent_value(left, right, False),
+        [chunk_value(chunk, first + i) for i, chunk in enumerate(chunks)],
+    )
+
+
+class Store(Audit):
+    """What an audit of a run in a store does otherwise; the store is a folder."""
+
+    def audit(self) -> None:
+        """All checks, in their order."""
+        self.check_structure()
+        self.replay()
+
+    def check_structure(self) -> None:
+        """What is checked before the draw."""
+        own = self.question.data
+        self.check("claim", "claim.cbor", "", self.check_claim)
+        self.check("task", "task.cbor", "claim", self.check_task)
+        self.check("complete", "claim.cbor", "task claim", self.check_complete)
+        self.check("graph", "graph.cbor", "task", self.check_graph)
+        self.check("legality", "graph.cbor", "graph", self.check_legality)
+        if own is not None:
+            self.check("samples", own, "task", self.check_samples)
+        self.check("log", "log.bin", "task claim", self.check_log)
+        self.check("records", "log.bin", "legal leaves", self.check_records)
+        if own is not None:
+            self.check("batches", "log.bin", "legal leaves records samples", self.check_batches)
+        if self.task and logs_kzg(self.task):
+            self.check("kzg_log", "kzg.bin", "legal claim kzg_root", self.check_kzg_log)
+            self.check("kzg_records", "kzg.bin", "legal claim kzg_leaves", self.check_kzg_records)
+
+    def read_pieces(
+        self,
+        root: bytes,
+        length: int,
+        unit: int,
+        join: Callable[[bytes, bytes, bool], bytes],
+        hash_of: Callable[[int, bytes, bool], bytes],
+        wanted: Callable[[int, int], bool] = lambda begin, end: True,
+    ) -> bytes:
+        """A whole of so many bytes in units, from its pieces: those that begin and end where it is
+        wanted, and zeros in place of the others."""
+        size = unit
+        while 2 * size <= PIECE:
+            size *= 2
+        begins = range(0, max(length, 1), size)
+        hashes = [root]
+        if len(begins) > 1:
+            name = f"lists/{root.hex()}"
+            data = read_regular(self.run, name, 32 * len(begins))
+            hashes = [data[at : at + 32] for at in range(0, len(data), 32)]
+            hold(fold_pieces(join, hashes) == root, f"{name} is of another whole")
+        found = bytearray(length)
+        for begin, due in zip(begins, hashes, strict=True):
+            end = min(begin + size, length)
+            if wanted(begin, end):
+                data = read_regular(self.run, f"chunks/{due.hex()}", end - begin)
+                same = hash_of(begin // unit, data, len(begins) == 1) == due
+                hold(same, f"chunks/{due.hex()} has another hash")
+                found[begin:end] = data
+        return bytes(found)
+
+    def read_chunked(
+        self, digest: bytes, length: int, wanted: Callable[[int, int], bool] = lambda a, b: True
+    ) -> bytes:
+        """The bytes of a tensor, or of tokens."""
+
+        def hash_of(first: int, data: bytes, whole: bool) -> bytes:
+            return plain_digest(data) if whole else hash_of_chunks(first, data)
+
+        return self.read_pieces(digest, length, 1024, parent_value, hash_of, wanted)
+
+    def fetch_samples(self, steps: Iterable[int]) -> None:
+        """The samples of these steps."""
+        task, data = self.task, self.task["data"]
+        rows: set[int] = set()
+        for step in steps:
+            drawn = batch_indices(task["seed"], data["samples"], task["batch"], step - 1)
+            rows |= set(drawn.tolist())
+        form = data.get("windows")
+        width = row_bytes(data, "x") + row_bytes(data, "y")
+        spans = [(row * width, (row + 1) * width) for row in sorted(rows)]
+        if form is not None:
+            size = TOKEN_BYTES[form["dtype"]]
+            last = form["context"] + form["shift"]
+            spans = [(i * form["stride"] * size, (i * form["stride"] + last) * size) for i in rows]
+
+        def wanted(begin: int, end: int) -> bool:
+            return any(first < end and begin < after for first, after in spans)
+
+        root, length = data["root"], self.samples_size()
+        if form is not None:
+            self.samples = self.read_chunked(root, length, wanted)
+            return
+        hold(1 <= width <= 2**26, "rows of such a length are not published")
+
+        def hash_of(first: int, piece: bytes, whole: bool) -> bytes:
+            pieces = [piece[at : at + width] for at in range(0, len(piece), width)]
+            return tree_root(SAMPLES_TREE, pieces)
+
+        def join(left: bytes, right: bytes, whole: bool) -> bytes:
+            return node_hash(SAMPLES_TREE, left, right)
+
+        self.samples = self.read_pieces(root, length, width, join, hash_of, wanted)
+
+    def bring_samples(self, chosen: list[tuple[int, int]]) -> bool:
+        """Make the checks `samples` and `batches` of these steps; are the samples there now?"""
+        if self.question.data is not None:
+            return self.samples is not None
+        steps = [step for first, last in chosen for step in range(first, last + 1)]
+        after, self.checks = self.checks, []
+        self.check("samples", SAMPLES, "", lambda: self.fetch_samples(steps))
+        if self.checks[-1].status == "passed":
+            self.check("batches", "log.bin", "", lambda: self.check_batches_of(steps))
+        at = next((i for i, check in enumerate(after) if check.name == "trace"), len(after))
+        self.checks = after[:at] + self.checks + after[at:]
+        return self.samples is not None
+
+
+class StoredReplay(Store):
+    """A replay of a run in a store."""
+
+    def __init__(self, question: Question):
+        super().__init__(question)
+        self.asked = 0  # states that a segment began with
+        self.missing: list[Failed] = []
+
+    def replay(self) -> None:
+        """What follows on the structure."""
+        if self.question.segments == 0:
+            return
+        known = all(map(self.knows, ("task", "legal", "records", "segments")))
+        chosen = self.chosen_segments() if known else []
+        if not known or not self.bring_samples(chosen):
+            self.checks.append(Check("replay", "not_done", "", "nothing can be done again"))
+            return
+        self.chosen_segments = lambda: chosen  # type: ignore[method-assign]
+        before = len(self.checks)
+        super().replay()
+        found = [Check("checkpoints", "failed", f.where, f.why, f.fault) for f in self.missing]
+        if self.asked and not found:
+            found = [Check("checkpoints", "passed", "checkpoints")]
+        self.checks[before:before] = found
+
+    def find_start(self, first: int, at: int) -> int:
+        """The state before a segment, unless the replay stands there; -1 where it is not there."""
+        step = first - 1
+        if at == step:
+            return at
+        self.asked += 1
+        name = f"checkpoints/{step:012d}.safetensors"
+        try:
+            self.checkpoints[step] = self.fetch_state(name, step)
+        except Failed as failure:
+            self.missing.append(Failed(failure.why, failure.fault, failure.where or name))
+            return -1
+        return step
+
+    def fetch_state(self, name: str, step: int) -> dict[str, np.ndarray]:
+        """The state after a step."""
+        states, root = states_of(self.graph), self.logged_root(step)
+        data = read_regular(self.run, f"states/{root.hex()}", 32 * len(states))
+        digests = [data[at : at + 32] for at in range(0, len(data), 32)]
+        pairs = list(zip(states.values(), digests, strict=True))
+        leaves = [state_leaf(a, digest) for a, digest in pairs]
+        hold(tree_root(STATE_TREE, leaves) == root, "other digests")
+        state = {}
+        for a, digest in pairs:
+            raw = self.read_chunked(digest, bytes_of(a))
+            values = np.frombuffer(raw, dtype=DTYPES[a["dtype"]])
+            state[a["name"]] = values.astype(np.int64).reshape(a["shape"])
+        self.check_state(name, step, state)
+        return state
+
+
+class StoredValues(Store, AlgebraicAudit):
+    """An algebraic audit of a run in a store."""
+
+    question: AlgebraicQuestion
+
+    def may_have_samples(self) -> bool:
+        """Are the samples known, or yet to be brought?"""
+        return self.question.data is None or self.samples is not None
+
+    def read_tensor(self, digest: bytes, length: int) -> bytes:
+        """The bytes of a tensor."""
+        return self.read_chunked(digest, length)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -5697,7 +5935,7 @@ def algebraic_question(given: argparse.Namespace, pin: bytes | dict | None) -> A
 def make_parser() -> argparse.ArgumentParser:
     """What reads the arguments of the command `audit`."""
     parser = argparse.ArgumentParser(prog="plain_verifier.py audit", allow_abbrev=False)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--samples", type=count_argument)
     parser.add_argument("--seed", type=from_hex(1, 64))
@@ -5721,15 +5959,27 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
-    """The report of an audit with these arguments of the command `audit`."""
-    parser = make_parser()
-    given = parser.parse_args(arguments)
+def find_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> bool:
+    """Have the folder of a run, or of a store, in its place; is it a store?"""
+    if given.run.startswith("file://"):
+        given.run = Path(unquote(given.run.removeprefix("file://")))
+        if given.mode == "proof" or given.srs is not None:
+            parser.error("this verifier holds runs in stores against no SRS and no proofs")
+        return True
+    given.run = Path(given.run)
     if not given.run.is_dir():
         parser.error(f"{given.run} is no folder")
     names = ("task.cbor", "graph.cbor", "log.bin", "claim.cbor", "manifest.json")
     if not any(os.path.lexists(given.run / name) for name in names):
         parser.error(f"{given.run} has no file of a run")
+    return False
+
+
+def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
+    """The report of an audit with these arguments of the command `audit`."""
+    parser = make_parser()
+    given = parser.parse_args(arguments)
+    stored = find_run(parser, given)
     if given.all and given.samples is not None:
         parser.error("--all and --samples exclude each other")
     segments = None if given.all else 3 if given.samples is None else given.samples
@@ -5755,7 +6005,10 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
             question = algebraic_question(given, pin)
         question.task_id, question.data = given.task_id, given.data
         question.srs, question.hiding = given.srs, given.hiding
-        audit = {"proof": ProofAudit, "algebraic": AlgebraicAudit}.get(given.mode, Audit)(question)
+        audits = {"proof": ProofAudit, "algebraic": AlgebraicAudit, "replay": Audit}
+        if stored:
+            audits |= {"algebraic": StoredValues, "replay": StoredReplay}
+        audit = audits[given.mode](question)
         audit.audit()
     except ValueError as error:
         parser.error(str(error))

@@ -19,6 +19,6 @@ def load_plain_verifier() -> Any:
         sys.path.remove(str(FOLDER))
 
 
-def audit_plainly(run: Path, *arguments: str) -> Any:
-    """Its report on a run."""
+def audit_plainly(run: Path | str, *arguments: str) -> Any:
+    """Its report on a run: a folder, or the URL of a store."""
     return load_plain_verifier().run_audit([str(run), *arguments])

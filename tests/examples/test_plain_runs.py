@@ -62,13 +62,18 @@ def test_it_audits_a_run_of_a_task_file(name: str, repository: Path, tmp_path: P
     assert compare(tmp_path / "run", "--all", all_=True) == "verified"
 
 
-def test_it_checks_the_values_of_a_task_file(repository: Path, tmp_path: Path) -> None:
+def test_it_checks_values_and_a_store_of_a_task_file(repository: Path, tmp_path: Path) -> None:
     run, key = tmp_path / "run", tmp_path / "key.pem"
     generate_key(key)
     task = shorten(vtrain.compile(repository / "examples" / "mnist" / "cnn.toml"))
     train(task, run, key=load_key(key))
     assert cli.run(["trace", str(run), "--step", "2", "--key", str(key)]) == 0
     assert compare_values(run) == "conditional"
+    store = tmp_path / "store"
+    assert cli.run(["publish", str(run), str(store)]) == 0
+    url = f"file://{store}"
+    theirs = audit_plainly(url, "--all")
+    assert agree(vtrain.verify(url, all=True), theirs) == "verified"
     product = next(node for node in task.graph.nodes if node.op == "matmul").outputs[0]
     for path in (run / "traces" / "chunks").iterdir():
         if path.stat().st_size == product.size * 8:

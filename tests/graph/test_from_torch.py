@@ -72,6 +72,18 @@ def test_a_module_is_imported_under_its_names_and_computes_the_same(case: str) -
     assert list(again.params) == list(found.model.params)
 
 
+class Computed(nn.Module):
+    """A linear layer under a name, and a function after it."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(4, 4))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.part(x))
+
+
 class Scaled(nn.Module):
     """Layers beside each other, with scales of channels, of features, of all, and a token of its
     own before and after the others."""
@@ -196,6 +208,12 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (3, 4),
     ),
     "a gate of channels": (Gated, (3, 4, 5)),
+    "functions that no layer has": (
+        lambda: Computed(
+            lambda x: torch.rsub(functional.relu6(6 * x), functional.relu6(3 - x), alpha=2)
+        ),
+        (4,),
+    ),
     "torch's own decoder": (
         lambda: Twice(nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True)),
         (5, 8),
@@ -236,6 +254,19 @@ def test_a_kind_of_tokens_that_all_places_have_is_one_row() -> None:
     found, module = import_seeded(Kinds, ids)
     assert found.model.params["kinds.weight"].shape == (2, 4)
     assert_same_values(found, module, ids)
+
+
+def test_rows_are_looked_up_along_the_places_alone() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part, self.rows = nn.Linear(4, 4), nn.Embedding(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part(x) + self.rows(torch.arange(4)[:, None])  # type: ignore[no-any-return]
+
+    (problem,) = find_problems(Rows(), torch.ones(2, 4, 4, 4))
+    assert "along another axis" in problem.reason
 
 
 def test_the_same_module_is_the_same_file() -> None:
@@ -386,18 +417,6 @@ def test_all_problems_are_named_at_once_by_path() -> None:
     assert "element [1, 2]" in problems[4].reason
 
 
-class Refused(nn.Module):
-    """A linear layer under a name, and a function after it."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.part = nn.Sequential(nn.Linear(4, 4))
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(self.part(x))
-
-
 def overwrite(x: torch.Tensor) -> torch.Tensor:
     x = x * 1
     x[:, 1:] *= 2
@@ -417,6 +436,19 @@ REFUSALS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     ),
     "across the batch": (lambda x: x - x.mean(dim=0, keepdim=True), "without the batch"),
     "transposed batch": (lambda x: x.t() @ x, "must stay the first axis"),
+    "bounds of its own": (
+        lambda x: torch.clamp(x, x.new_zeros(4), x + 1),
+        "bounds that are computed",
+    ),
+    "a power of 2": (lambda x: 2**x, "an exponent that is computed"),
+    "pools over the batch": (
+        lambda x: functional.max_pool2d(x[..., None].expand(-1, -1, 4), 2).flatten(1),
+        "takes the batch for the channels",
+    ),
+    "more places than a factor says": (
+        lambda x: functional.interpolate(x.view(-1, 2, 2), scale_factor=3.4).flatten(1),
+        "makes 6 places of 2",
+    ),
     "softmax at the end": (lambda x: functional.softmax(x, dim=-1), "is part of the loss"),
 }
 
@@ -424,7 +456,7 @@ REFUSALS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_what_would_change_meaning_is_refused(case: str) -> None:
     function, reason = REFUSALS[case]
-    (problem,) = find_problems(Refused(function), torch.ones(2, 4))
+    (problem,) = find_problems(Computed(function), torch.ones(2, 4))
     assert reason in problem.reason
 
 
@@ -435,8 +467,8 @@ def test_dropout_of_whole_channels_is_not_taken_for_that_of_elements() -> None:
 
 
 def test_a_part_that_is_overwritten_is_named() -> None:
-    problems = find_problems(Refused(overwrite), torch.ones(2, 4))
-    assert {problem.what for problem in problems} >= {"aten.slice_scatter of Refused"}
+    problems = find_problems(Computed(overwrite), torch.ones(2, 4))
+    assert {problem.what for problem in problems} >= {"aten.slice_scatter of Computed"}
     assert all("in place" in problem.reason for problem in problems)
 
 
@@ -470,7 +502,7 @@ def test_a_gradient_that_is_not_that_of_the_values_is_refused_where_it_begins(
     function: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     """None of these is in what torch captures."""
-    module = nn.Sequential(nn.Linear(4, 4), Refused(function), nn.Linear(4, 2))
+    module = nn.Sequential(nn.Linear(4, 4), Computed(function), nn.Linear(4, 2))
     before = {name: value.clone() for name, value in module.state_dict().items()}
     (problem,) = find_problems(module, torch.zeros(2, 4))
     assert (problem.path, problem.what) == ("1.part.0", "Linear, gradient of bias")

@@ -367,6 +367,38 @@ def test_classes_before_places_are_moved_to_the_end(tmp_path: Path, key: Private
     assert measure(task, run) == pytest.approx(expected, abs=3e-3)
 
 
+class Square(nn.Module):
+    """Logits [batch, classes, places] of as many classes as places, from as many channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Conv1d(2, 4, 1)
+        self.norms = nn.Sequential(nn.GroupNorm(2, 4), nn.PReLU(4), nn.InstanceNorm1d(4))
+        self.out = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.norms(self.line(x)))  # type: ignore[no-any-return]
+
+
+def test_as_many_channels_classes_and_places_are_told_apart(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    torch.manual_seed(2)
+    module = Square()
+    module.norms[1].weight.data.copy_(torch.tensor([0.1, 0.9, 0.4, 1.5]))
+    x = torch.sin(torch.arange(SAMPLES * 8.0) ** 1.5).view(SAMPLES, 2, 4)
+    y = (2 * x[:, 0] + 2).long().clip(0, 3)
+    task = make_task(
+        module, x[:2], (x, y), nn.CrossEntropyLoss(), optim.SGD(module.parameters(), lr=0.1)
+    )
+    assert any("are the first axis" in note for note in task.notes)
+    run = vtrain.train(task, tmp_path / "run", key=key, threads=1)
+    module.load_state_dict(run.state_dict())
+    with torch.no_grad():
+        expected = float(functional.cross_entropy(module(x), y))
+    assert measure(task, run) == pytest.approx(expected, abs=3e-3)
+
+
 def test_how_many_samples_a_step_has_is_asked_for_in_words() -> None:
     """Without ``batch=``: of a loader its own size is named."""
     module = make_mlp()

@@ -47,11 +47,24 @@ def step_once(module: nn.Module) -> optim.Optimizer:
     return optimizer
 
 
+def add_hook(module: nn.Module) -> optim.Optimizer:
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    optimizer.register_step_post_hook(lambda optimizer, args, kwargs: None)
+    return optimizer
+
+
 REFUSED_OPTIMIZERS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "none": (lambda m: None, "is no instance of torch.optim.Optimizer"),
     "a class": (lambda m: optim.AdamW, "AdamW: is no instance"),
     "rmsprop": (lambda m: optim.RMSprop(m.parameters()), "Instead: torch.optim.AdamW with betas"),
     "adam": (lambda m: optim.Adam(m.parameters(), weight_decay=0.1), "adds its weight decay"),
+    "adamw by the gradient": (
+        lambda m: optim.AdamW(
+            [{"params": m.parameters(), "decoupled_weight_decay": False, "weight_decay": 0.1}]
+        ),
+        "adds its weight decay",
+    ),
+    "hooked": (add_hook, "has hooks"),
     "used": (step_once, "has state"),
     "dampening": (
         lambda m: optim.SGD(m.parameters(), lr=0.1, momentum=0.9, dampening=0.5),
@@ -191,7 +204,16 @@ def test_points_that_are_none_are_refused(points: Any, reason: str) -> None:
 # --- losses
 
 
+class Tempered(nn.CrossEntropyLoss):
+    """A loss of the user's own, under a name that is known."""
+
+    def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return super().forward(logits / 10, labels)
+
+
 def test_losses_and_what_their_gradients_are_of_the_tasks() -> None:
+    hooked = nn.MSELoss()
+    hooked.register_forward_hook(lambda module, inputs, output: output / 10)
     cases: list[tuple[Any, Loss, Fraction]] = [
         ("mse", Loss("mse"), Fraction(1)),
         (nn.MSELoss(), Loss("mse", None, "mean"), Fraction(2, 6)),
@@ -210,6 +232,10 @@ def test_losses_and_what_their_gradients_are_of_the_tasks() -> None:
         (nn.L1Loss(), "Instead: nn.MSELoss()"),
         (nn.CrossEntropyLoss(reduction="none"), "no number to train by"),
         (partial(functional.cross_entropy, label_smoothing=0.1), "label_smoothing"),
+        (partial(functional.mse_loss, weight=torch.ones(3)), "mse_loss, weight"),
+        (partial(functional.mse_loss, torch.ones(3)), "is no loss that can be had"),
+        (Tempered(), "is no loss that can be had"),
+        (hooked, "has hooks"),
         (lambda logits, y: logits.sum(), "is no loss that can be had"),
     ):
         assert reason in find_reasons(partial(read_loss, refused))

@@ -1120,13 +1120,14 @@ class _Emitter:
         b, name, images = self._b, layer.name, layer.input in self._images
         x = self.values[layer.input]
         shape = b.type_of(x).shape
-        if len(shape) > 2 and not (images and len(shape) == 4):
+        moved = len(shape) > 2 and not (images and len(shape) == 4)
+        if moved:
             last = (0, *range(2, len(shape)), 1)
             x = b.emit("transpose", f"{name}/channels_last", (x,), perm=last)
         whole = b.type_of(x).shape
         rows = b.emit("reshape", f"{name}/rows", (x,), shape=(math.prod(whole[:-1]), whole[-1]))
         out = compute(rows)
-        if whole == shape:
+        if not moved:
             return b.emit("reshape", name, (out,), shape=shape)
         apart = b.emit("reshape", f"{name}/places", (out,), shape=whole)
         first = (0, len(shape) - 1, *range(1, len(shape) - 1))

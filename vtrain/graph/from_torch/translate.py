@@ -33,6 +33,8 @@ _REFUSED: Final = "Refused"
 _TO_END: Final = 2**63 - 1
 _LINE_AXES: Final = 3
 """[batch, channels, length]."""
+_SCALES: Final = {3: ("scales",), 4: ("scales_h", "scales_w")}
+"""By the axes of an image: the factors that an upsampling is asked for."""
 _SELU_ALPHA: Final = 1.6732632423543772
 _SELU_SCALE: Final = 1.0507009873554805
 """Of Klambauer et al., arXiv:1706.02515, as torch has them."""
@@ -475,11 +477,12 @@ class _Translator:
         self._emit("Sub", self._both(a))
 
     def subtract_from(self, a: _Args) -> None:
-        self._emit("Sub", self._both(a)[::-1])
+        """other - alpha * self."""
+        self._emit("Sub", self._both(a, ("other", "self")))
 
-    def _both(self, a: _Args) -> list[str]:
+    def _both(self, a: _Args, keys: tuple[str, str] = ("self", "other")) -> list[str]:
         """Both operands, the second times ``alpha``."""
-        left, right = (self._read(self._float(a, key)) for key in ("self", "other"))
+        left, right = (self._read(self._float(a, key)) for key in keys)
         if a.get("alpha", 1) != 1:
             factor = self._read(float(a["alpha"]))
             right = self._emit_inner("Mul", [right, factor], "times_alpha")
@@ -503,6 +506,8 @@ class _Translator:
         self._emit("Neg", [self._read(a["self"])])
 
     def power(self, a: _Args) -> None:
+        if not isinstance(a["exponent"], int | float):
+            raise _RefusedError("has an exponent that is computed", "a number as the exponent")
         self._emit("Pow", [self._read(a["self"]), self._read(float(a["exponent"]))])
 
     def rsqrt(self, a: _Args) -> None:
@@ -593,14 +598,17 @@ class _Translator:
         return self._emit_inner("Add", [held, self._read(3.0)], "above")
 
     def upsample_nearest(self, a: _Args) -> None:
-        """Each place so many times: along each axis as often as that of the output is longer."""
+        """Each place so many times: along each axis as often as that of the output is longer.
+
+        A factor that is no whole number may give as many places, and repeats others."""
         source = a["self"] if "self" in a else a["input"]
         shape, wanted = self._shape(source), self._shape(self._node)
         extents = [int(extent) for extent in shape[1:]]
+        asked = a.get("scale_factors") or [a.get(key) for key in _SCALES[len(shape)]]
         x = self._read(source)
-        for axis in range(2, len(shape)):
+        for axis, factor in zip(range(2, len(shape)), asked, strict=True):
             times, rest = divmod(int(wanted[axis]), extents[axis - 1])
-            if rest or times < 1:
+            if rest or times < 1 or (factor is not None and factor != times):
                 raise _RefusedError(
                     f"makes {wanted[axis]} places of {extents[axis - 1]}",
                     "a whole scale factor",
@@ -804,9 +812,9 @@ class _Translator:
         found = ids.reduce()
         if found is None:
             raise _RefusedError("looks up numbers that differ along the batch")
-        if sum(extent > 1 for extent in found.shape) > 1:
+        if max(found.shape[:-1], default=1) > 1:
             raise _RefusedError(
-                "looks up a row of a trained table for each pair of places",
+                "looks up rows of a trained table along another axis than that of the places",
                 "positions that are added to the input, or rotary ones",
             )
         numbers = found.reshape(-1)
@@ -822,6 +830,11 @@ class _Translator:
         """An image [batch, channels, height, width]; of a line, with a height of 1, and the axis
         that is more."""
         x, rank = self._read(source), len(self._shape(source))
+        if rank == _LINE_AXES and "2d" in _name_operator(self._node):
+            raise _RefusedError(
+                "takes the batch for the channels of one image",
+                "images [batch, channels, height, width]: x.unsqueeze(1), and squeeze(1) after it",
+            )
         if rank == _LINE_AXES:
             return self._emit_inner("Unsqueeze", [x, self._ints(2)], "image"), 2
         if rank != _LINE_AXES + 1:
@@ -1215,8 +1228,15 @@ class _Translator:
         self._emit("LeakyRelu", [self._read(a["self"])], alpha=float(a["negative_slope"]))
 
     def clip(self, a: _Args) -> None:
-        """ReLU6 is one: between 0 and 6."""
         lo, hi = (a.get(one, a.get(two)) for one, two in (("min_val", "min"), ("max_val", "max")))
+        self._hold(a, lo, hi)
+
+    def relu6(self, a: _Args) -> None:
+        self._hold(a, 0.0, 6.0)
+
+    def _hold(self, a: _Args, lo: Any, hi: Any) -> None:
+        if not all(bound is None or isinstance(bound, int | float) for bound in (lo, hi)):
+            raise _RefusedError("has bounds that are computed", "numbers as bounds")
         bounds = ["" if bound is None else self._read(float(bound)) for bound in (lo, hi)]
         self._emit("Clip", [self._read(a["self"]), *bounds])
 
@@ -1325,7 +1345,7 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     **dict.fromkeys(("aten.pad", "aten.constant_pad_nd"), _T.pad),
     **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk"), _T.split),
     **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution"), _T.conv),
-    **dict.fromkeys(("aten.hardtanh", "aten.clamp", "aten.relu6"), _T.clip),
+    **dict.fromkeys(("aten.hardtanh", "aten.clamp"), _T.clip),
     **dict.fromkeys(("aten.detach", "aten.detach_"), _T.refuse_detach),
     **dict.fromkeys(
         (
@@ -1392,6 +1412,7 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.repeat_interleave": _T.repeat_interleave,
     "aten.rms_norm": _T.rms_norm,
     "aten.rsqrt": _T.rsqrt,
+    "aten.relu6": _T.relu6,
     "aten.rsub": _T.subtract_from,
     "aten.scaled_dot_product_attention": _T.attention,
     "aten.select": _T.select,

@@ -134,7 +134,7 @@ def from_torch(
         exponents=exponents,
     )
     held = Held(imported.data, loaded.samples, loaded.test)
-    notes = (*imported.notes, *loaded.notes, *_note_loss(found_loss, loaded, found))
+    notes = (*imported.notes, *loaded.notes, *_note_loss(imported, found_loss, loaded, found))
     try:
         file = parse_task(text, Path(TASK_NAME), held=held)
         if exponents is None:
@@ -149,12 +149,18 @@ def from_torch(
 
 def _has_classes_first(imported: Imported, loss: Loss, loaded: Loaded) -> bool:
     """Whether the logits are [batch, classes, ...] of labels [batch, ...], as torch's cross-entropy
-    takes them; where the classes may be the last axis too, they are."""
-    shape = imported.output_shape
-    if loss.kind != "cross_entropy" or len(shape) < 2 or loaded.samples.spec.windows is not None:
+    takes them.
+
+    Where the classes may be the last axis too, they are the first for a loss of torch, but of
+    windows of tokens, whose models have the vocabulary last.
+    """
+    shape, windows = imported.output_shape, loaded.samples.spec.windows
+    if loss.kind != "cross_entropy" or len(shape) < 2:
         return False
-    labels = loaded.samples.part("y").shape[1:]
-    return labels == shape[1:] != shape[:-1]
+    labels = loaded.samples.part("y").shape[1:] if windows is None else (windows.context,)
+    if labels != shape[1:]:
+        return False
+    return labels != shape[:-1] or (loss.reduction is not None and windows is None)
 
 
 def _describe_example(example: object) -> tuple[tuple[int, ...], bool]:
@@ -212,8 +218,15 @@ def _check_ignored(loss: Loss, loaded: Loaded) -> list[Problem]:
     ]
 
 
-def _note_loss(loss: Loss, loaded: Loaded, optimizer: Optimizer) -> list[str]:
+def _note_loss(imported: Imported, loss: Loss, loaded: Loaded, optimizer: Optimizer) -> list[str]:
     notes = []
+    shape = imported.output_shape
+    if loss.kind == "cross_entropy" and len(shape) > 1 and shape[1:] == shape[:-1]:
+        first = _has_classes_first(imported, loss, loaded)
+        notes.append(
+            f"the classes are the {'first' if first else 'last'} axis of the output after the "
+            f"batch, and by its shape {list(shape)} they could be another"
+        )
     if loss.kind == "mse" and loss.reduction is not None and optimizer.kind == "sgd":
         notes.append(
             "the gradient of MSELoss is a multiple of the task's, output - target in the mean over "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -28,6 +29,7 @@ _PLAIN: Final = {
     "reduce": None,
 }
 """What these options must be."""
+_OPTIONS: Final = ("ignore_index", "label_smoothing", "reduction", "weight")
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,19 @@ def read_loss(loss: object) -> Loss:
     if isinstance(loss, str) and loss in LOSSES:
         return Loss(loss)
     options: dict[str, Any] = {}
-    if isinstance(loss, partial):
+    if isinstance(loss, partial) and not loss.args:
         options, loss = dict(loss.keywords), loss.func
-    if isinstance(loss, nn.CrossEntropyLoss):
-        return _read_cross_entropy(vars(loss) | {"weight": loss.weight})
-    if isinstance(loss, nn.MSELoss):
-        return Loss("mse", reduction=_read_reduction(loss.reduction))
+    # A class of the user's own may compute something else, and so may a hook.
+    if type(loss) is nn.CrossEntropyLoss:
+        _check_plain(loss)
+        return _read_cross_entropy({key: getattr(loss, key) for key in _OPTIONS})
+    if type(loss) is nn.MSELoss:
+        _check_plain(loss)
+        return _read_mse({"reduction": loss.reduction})
     if loss is functional.cross_entropy:
         return _read_cross_entropy(options)
     if loss is functional.mse_loss:
-        return Loss("mse", reduction=_read_reduction(str(options.get("reduction", "mean"))))
+        return _read_mse(options)
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     raise UnsupportedError(
         [
@@ -81,14 +86,37 @@ def read_loss(loss: object) -> Loss:
     )
 
 
-def _read_cross_entropy(options: dict[str, Any]) -> Loss:
+def _check_plain(loss: nn.Module) -> None:
+    """Refuse hooks and a method of the instance's own: neither would be computed."""
+    hooks = [key for key, value in vars(loss).items() if key.endswith("_hooks") and value]
+    if "forward" in vars(loss) or any("state_dict" not in key for key in hooks):
+        problem = Problem(
+            "loss",
+            type(loss).__name__,
+            "has hooks, or a forward of its own, and a task computes the plain loss",
+            f"nn.{type(loss).__name__}()",
+        )
+        raise UnsupportedError([problem], where="from_torch")
+
+
+def _check_options(name: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse options that are not ``known``, but for those that are as they must be."""
     problems = [
-        Problem("loss", f"CrossEntropyLoss, {key}", "cannot be had", f"leave {key} out")
-        for key, plain in _PLAIN.items()
-        if options.get(key, plain) != plain
+        Problem("loss", f"{name}, {key}", "cannot be had", f"leave {key} out")
+        for key, value in options.items()
+        if key not in known and (key not in _PLAIN or value != _PLAIN[key])
     ]
     if problems:
         raise UnsupportedError(problems, where="from_torch")
+
+
+def _read_mse(options: Mapping[str, Any]) -> Loss:
+    _check_options("mse_loss", options, ("reduction",))
+    return Loss("mse", reduction=_read_reduction(str(options.get("reduction", "mean"))))
+
+
+def _read_cross_entropy(options: Mapping[str, Any]) -> Loss:
+    _check_options("CrossEntropyLoss", options, ("ignore_index", "reduction"))
     reduction = _read_reduction(str(options.get("reduction", "mean")))
     return Loss("cross_entropy", int(options.get("ignore_index", -100)), reduction)
 

@@ -28,12 +28,19 @@ CLOSE: Final = (2e-5, 1e-4, 5e-4)
 ``MOST_POINTS`` do for."""
 MOST_STEPS: Final = 1 << 22
 """Steps that a scheduler is asked for."""
-_ALIKE: Final = ("lr", "weight_decay", "params", "param_names", "initial_lr", "max_lr", "min_lr")
+_ALIKE: Final = (
+    "lr",
+    "weight_decay",
+    "decoupled_weight_decay",
+    "params",
+    "param_names",
+    "initial_lr",
+    "max_lr",
+    "min_lr",
+)
 """What may differ between groups, and is looked at by itself, or has no meaning for a step."""
 _OFF: Final = {"maximize": False, "amsgrad": False, "dampening": 0}
-_HOW: Final = frozenset(
-    {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
-)
+_HOW: Final = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """How a step is computed, not what."""
 _INSTEAD: Final = {
     "Adam": "torch.optim.AdamW, whose weight decay is apart from the gradient",
@@ -92,11 +99,17 @@ def read_optimizer(
     groups = optimizer.param_groups
     if type(optimizer) not in (optim.SGD, optim.AdamW, optim.Adam):
         problems.append(_refuse(kind, "cannot be had", _INSTEAD.get(kind, "torch.optim.AdamW")))
-    elif kind == "Adam" and any(
-        group["weight_decay"] and not group.get("decoupled_weight_decay") for group in groups
+    elif any(
+        # Before torch 2.6 only the class told.
+        group["weight_decay"] and not group.get("decoupled_weight_decay", kind == "AdamW")
+        for group in groups
+        if kind != "SGD"
     ):
         reason = "adds its weight decay to the gradient, by whose size it then divides"
         problems.append(_refuse(kind, reason, _INSTEAD["Adam"]))
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        reason = "has hooks, which change what a step does"
+        problems.append(_refuse(kind, reason, "an optimizer without hooks"))
     if any(optimizer.state.values()):
         problems.append(
             _refuse(

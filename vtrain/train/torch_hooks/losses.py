@@ -29,7 +29,7 @@ _PLAIN: Final = {
     "reduce": None,
 }
 """What these options must be."""
-_OPTIONS: Final = ("ignore_index", "label_smoothing", "reduction", "weight")
+_OPTIONS: Final = ("weight", "label_smoothing", "ignore_index", "reduction")
 
 
 @dataclass(frozen=True)

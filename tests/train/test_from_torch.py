@@ -373,7 +373,9 @@ class Square(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.line = nn.Conv1d(2, 4, 1)
-        self.norms = nn.Sequential(nn.GroupNorm(2, 4), nn.PReLU(4), nn.InstanceNorm1d(4))
+        self.slopes = nn.PReLU(4)
+        self.slopes.weight.data = torch.tensor([0.1, 0.9, 0.4, 1.5])
+        self.norms = nn.Sequential(nn.GroupNorm(2, 4), self.slopes, nn.InstanceNorm1d(4))
         self.out = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -385,7 +387,6 @@ def test_as_many_channels_classes_and_places_are_told_apart(
 ) -> None:
     torch.manual_seed(2)
     module = Square()
-    module.norms[1].weight.data.copy_(torch.tensor([0.1, 0.9, 0.4, 1.5]))
     x = torch.sin(torch.arange(SAMPLES * 8.0) ** 1.5).view(SAMPLES, 2, 4)
     y = (2 * x[:, 0] + 2).long().clip(0, 3)
     task = make_task(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -18,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.cuda.fused import assert_chain_follows_law
 from tests.cuda.host_device import HostDevice, HostDeviceError
 from tests.cuda.test_readable import assert_follows_law as assert_kernel_follows_law
 from tests.engines import operator_cases
@@ -30,22 +31,20 @@ from tests.engines.test_cpu_operators import assert_follows_law as assert_engine
 from tests.engines.test_leaf_twin import check_twin
 from tests.facets.floats import FLOATS
 from tests.facets.gradients import find_wrong_gradients
-from tests.graph.test_dropout import DROPOUT_CASES
-from tests.graph.test_onnx_import import ID_CASES, IMAGE_CASES, VECTOR_CASES, make
+from tests.facets.imports import find_imported, find_wrong_models
 from tests.ops import cases
 from tests.ops.leaf_cases import draw_leaf, read_operator_fold, read_vectors, run_fold
 from tests.ops.reference import DEFINITIONS, define
 from tests.prove import step_law
 from tests.prove.forging import find_broken
+from tests.prove.tile_claims import find_open, list_alone
 from tests.prove.tile_law import holds
 from tests.prove.tile_steps import STEPS, Altered, choose_side, make_contents
 from vtrain import _core
 from vtrain.engines.cuda import fuse
 from vtrain.engines.cuda.lowering import LOWERINGS as LAUNCHES
-from vtrain.errors import GraphError, ModelError, RangeError
-from vtrain.graph import onnx_export, onnx_import
-from vtrain.graph.builder import GraphBuilder
-from vtrain.graph.model import Masks, emit_forward
+from vtrain.errors import GraphError, RangeError, VtrainError
+from vtrain.graph import onnx_export
 from vtrain.ops import TABLE
 from vtrain.ops.base import LeafRule
 from vtrain.ops.facets import GUIDE, LACKS, Facet, find_reason
@@ -73,21 +72,40 @@ NO_NODE = "is held against nothing: tests/engines/operator_cases.py cannot draw 
 def find_complaints(op: str, facet: Facet) -> list[str]:
     """What a reader of the test is told, each with operator, facet and the guide's step."""
     step_of_guide = f"docs/{GUIDE_PAGE.name}, step {GUIDE[facet]}"
+    try:
+        found = list(dict.fromkeys(_find(op, facet)))
+    except Exception as error:  # noqa: BLE001 - an operator that is half there may raise anything
+        found = [f"fails with {type(error).__name__} in {_find_place(error)}: {_shorten(error)}"]
+    return [f"{op}, {facet}: it {complaint} ({step_of_guide})" for complaint in found]
+
+
+def _find(op: str, facet: Facet) -> Complaints:
     there, reason = IS_THERE[facet](op), find_reason(op, facet)
     if there and reason is not None:
-        found = [
+        yield (
             f"is there, but vtrain/ops/facets.py says that it is not, because {reason!r}: "
             "take the operator out of that list"
-        ]
+        )
     elif there:
-        found = list(dict.fromkeys(CHECKS[facet](op)))
+        yield from CHECKS[facet](op)
     elif reason is None:
-        found = [f"is missing; {WHERE[facet].format(op=op)}"]
-        if facet in LACKS:
-            found[0] += ", or give a reason in vtrain/ops/facets.py"
-    else:
-        found = []
-    return [f"{op}, {facet}: it {complaint} ({step_of_guide})" for complaint in found]
+        more = ", or give a reason in vtrain/ops/facets.py" if facet in LACKS else ""
+        yield f"is missing; {WHERE[facet].format(op=op)}{more}"
+
+
+def _shorten(error: Exception) -> str:
+    """What it says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:3]) or type(error).__name__
+
+
+def _find_place(error: Exception) -> str:
+    """The innermost line of vtrain that it went through, or of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(ROOT / "vtrain")]
+    frame = (inside or frames)[-1]
+    path = Path(frame.filename)
+    return f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{frame.lineno}"
 
 
 def _draw(count: int, check: Callable[[st.DataObject], None]) -> None:
@@ -111,11 +129,15 @@ def _draw(count: int, check: Callable[[st.DataObject], None]) -> None:
 
 
 def _try(count: int, check: Callable[[st.DataObject], None]) -> Complaints:
+    yield from _hold(lambda: _draw(count, check))
+
+
+def _hold(check: Callable[[], None]) -> Complaints:
+    """What a comparison with the law says."""
     try:
-        _draw(count, check)
-    except (AssertionError, GraphError, HostDeviceError) as error:
-        text = str(error).strip().splitlines() or [type(error).__name__]
-        yield f"is not what the law says: {text[0]}"
+        check()
+    except (AssertionError, VtrainError, HostDeviceError) as error:
+        yield f"is not what the law says: {_shorten(error)}"
 
 
 # --- ranges
@@ -275,13 +297,17 @@ def _has_fusion(op: str) -> bool:
 
 
 def _check_fusion(op: str) -> Complaints:
-    """That the chain computes the law, ``tests/cuda/test_fused.py`` says for every row there is."""
     row, path = fuse.POINTWISE[op], KERNELS / f"{op}.cu"
     if f"{op}_value(" not in path.read_text() if path.is_file() else True:
         yield f"calls {op}_value, which reference_kernels/{op}.cu does not define"
     operands = [item for item in row.order if isinstance(item, int)]
     if sorted(operands) != list(range(len(row.reach))):
         yield f"has operands {operands}, and a reach for {len(row.reach)}"
+        return
+    if op not in operator_cases.CASES:
+        yield NO_NODE
+        return
+    yield from _hold(lambda: assert_chain_follows_law(op, _host_device()))
 
 
 # --- ONNX
@@ -319,53 +345,13 @@ def _compare_with_onnxruntime(
         yield f"computes something else than the law of the vector {node.name!r}"
 
 
-@cache
-def _find_imported() -> frozenset[str]:
-    """Operators of the forward passes of the models that ``tests/graph/test_onnx_import.py``
-    holds against onnxruntime."""
-    found: set[str] = set()
-    floats, ids = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    for shape, models, kind in (
-        ([5], VECTOR_CASES, floats),
-        ([2, 6, 6], IMAGE_CASES, floats),
-        ([3], ID_CASES, ids),
-        ([5], DROPOUT_CASES, floats),
-    ):
-        for nodes, tensors in models.values():
-            try:
-                model = onnx_import.import_onnx(make(nodes, ["n", *shape], tensors, kind=kind))
-            except ModelError:
-                continue
-            builder = GraphBuilder(_AnyExponent())
-            params = {
-                name: builder.emit(
-                    "state", name, (), name=name, dtype="i32", shape=value.shape, exponent=24
-                )
-                for name, value in model.params.items()
-            }
-            start = len(builder.nodes)
-            raw = builder.emit(
-                "state", "x", (), name="x", dtype="i32", shape=(3, *shape), exponent=12
-            )
-            x = raw if model.takes_ids else builder.rescale("x16", raw, 12)
-            t = builder.emit("state", "t", (), name="t", dtype="i64", shape=(), exponent=0)
-            emit_forward(builder, model, x, params, Masks(t, bytes(8)))
-            found |= {node.op for node in builder.nodes[start + 3 :]}
-    return frozenset(found)
-
-
-class _AnyExponent:
-    def choose(self, site: str, source: Ref, exponent: int) -> int:
-        return 8
-
-
 def _is_imported(op: str) -> bool:
-    return op in _find_imported()
+    return any(op in ops for ops in find_imported().values())
 
 
 def _check_import(op: str) -> Complaints:
-    """What the models compute, ``tests/graph/test_onnx_import.py`` holds against onnxruntime."""
-    return iter(())
+    """By onnxruntime, on the forward passes that have the operator."""
+    yield from (f"is imported wrongly: {complaint}" for complaint in find_wrong_models(op))
 
 
 # --- proofs
@@ -421,6 +407,8 @@ def _check_tiles(op: str) -> Complaints:
             inputs = [cut.contents.output(ref.node) for ref in node.inputs]
             found |= _distinct(inputs)
             yield from _check_tiles_of(cut, index, node)
+    for alone in list_alone(op):
+        yield from find_open(alone)
     if op == "next_state":
         found = True  # it is its input, under the name of the state after the step
     if not found:

@@ -7,25 +7,30 @@ the guide's step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.facets import checks
+from tests.cuda.host_device import HostDevice
+from tests.facets import checks, imports
 from tests.facets.checks import find_complaints
-from tests.prove import step_law, tile_steps
+from tests.prove import step_law, tile_claims, tile_steps
 from vtrain.engines.cuda import fuse
 from vtrain.errors import GraphError
-from vtrain.graph import onnx_export, onnx_import
+from vtrain.graph import model, onnx_export, onnx_import
+from vtrain.graph.model import find_mask_factor
 from vtrain.ops import TABLE, facets
 from vtrain.ops.base import Array, Builder, Site, pointwise
 from vtrain.ops.facets import GUIDE, Facet
 from vtrain.prove.steps import emit as step_emit
 from vtrain.prove.tiles import emit as tile_emit
 from vtrain.prove.tiles.builder import TileBuilder
+from vtrain.prove.tiles.emit import norm
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 Patch = pytest.MonkeyPatch
@@ -42,7 +47,8 @@ def _forget() -> Any:
 
 def _clear() -> None:
     for cached in (
-        *(checks._find_imported, checks._cut, checks._find_broken_of_the_law),
+        *(imports.find_imported, imports._try_model),
+        *(checks._cut, checks._find_broken_of_the_law, tile_claims.list_alone),
         *(tile_steps.make_contents, step_law.make_circuit),
     ):
         cached.cache_clear()
@@ -72,12 +78,6 @@ def _take_row(patch: Patch, **changes: Any) -> None:
     patch.setitem(TABLE, OP, replace(TABLE[OP], **changes))
 
 
-def _take_handlers(patch: Patch) -> None:
-    """Both operators of ONNX that products are made of."""
-    for name in ("Mul", "Dropout"):
-        patch.delitem(onnx_import.walk.HANDLERS, name)
-
-
 def _without_docstring(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     raise NotImplementedError
 
@@ -91,7 +91,7 @@ TAKEN: dict[Facet, Callable[[Patch, Path], None]] = {
     Facet.CUDA: lambda patch, folder: patch.setattr(checks, "KERNELS", folder),
     Facet.FUSION: lambda patch, folder: patch.delitem(fuse.POINTWISE, OP),
     Facet.ONNX_EXPORT: lambda patch, folder: patch.delitem(onnx_export.LOWERINGS, OP),
-    Facet.ONNX_IMPORT: lambda patch, folder: _take_handlers(patch),
+    Facet.ONNX_IMPORT: lambda patch, folder: patch.setattr(onnx_import.walk, "HANDLERS", {}),
     Facet.TILES: lambda patch, folder: patch.delitem(tile_emit.EMITTERS, OP),
     Facet.STEPS: lambda patch, folder: patch.delitem(step_emit.EMITTERS, OP),
     Facet.VECTORS: lambda patch, folder: patch.setattr(checks, "VECTORS", folder),
@@ -198,10 +198,91 @@ def test_a_lowering_of_another_law_is_seen(monkeypatch: Patch) -> None:
     expect(Facet.ONNX_EXPORT, "something else than the law")
 
 
+def test_a_rule_that_reads_beyond_its_input_is_named(monkeypatch: Patch) -> None:
+    def beyond(site: Site, e: int) -> int:
+        return site.read(0, e) * site.read(1, e + 1)
+
+    _take_row(monkeypatch, leaf=pointwise(beyond))
+    expect(Facet.LEAF, "not what the law says: ")
+
+
+def test_whatever_an_operator_raises_is_named_with_its_place(monkeypatch: Patch) -> None:
+    def law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+        raise KeyError("nobody thought of it")
+
+    _take_row(monkeypatch, law=law)
+    for facet in (Facet.RANGES, Facet.LEAF, Facet.ENGINES, Facet.VECTORS):
+        expect(facet, "fails with KeyError in ")
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "order"),
+    [
+        ("mul", "Mul", (0, 0)),
+        ("add", "Sub", (1, 0)),
+        ("add", "Add", (0, 0)),
+        ("concat", "Concat", (1, 0)),
+    ],
+)
+def test_an_operator_imported_with_other_operands_is_seen(
+    op: str, name: str, order: tuple[int, int], monkeypatch: Patch
+) -> None:
+    real = onnx_import.walk.HANDLERS[name]
+
+    def wrong(importer: Any, node: Any) -> None:
+        real(importer, _with_inputs(node, order))
+
+    monkeypatch.setitem(onnx_import.walk.HANDLERS, name, wrong)
+    expect(Facet.ONNX_IMPORT, "is imported wrongly: the model ", op)
+
+
+def _with_inputs(node: Any, order: tuple[int, int]) -> Any:
+    """The first two inputs in another order."""
+    if len(node.inputs) < 2:
+        return node
+    changed = copy(node)
+    changed.inputs = [*(node.inputs[i] for i in order), *node.inputs[2:]]
+    return changed
+
+
+def test_a_mask_that_keeps_another_share_is_seen(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(model, "find_mask_factor", lambda keep: find_mask_factor(keep // 2))
+    expect(Facet.ONNX_IMPORT, "is imported wrongly: the model ", "dropout_mask")
+
+
 def test_a_fusion_row_without_an_operand_is_seen(monkeypatch: Patch) -> None:
     wrong = fuse.Pointwise((0, 0), ("same", "same"))
     monkeypatch.setitem(fuse.POINTWISE, OP, wrong)
     expect(Facet.FUSION, "has operands [0, 0]")
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"),
+    [
+        ("sub", {"order": (1, "shift_b", 0, "shift_a")}),
+        ("row_scale", {"reach": ("same", "column")}),
+        ("keep_span", {"reach": ("same", "row")}),
+        ("divide", {"divisors": (), "quick": False, "reach": ("same", "one")}),
+    ],
+)
+def test_a_fusion_row_that_computes_something_else_is_seen(
+    op: str, wrong: dict[str, Any], monkeypatch: Patch
+) -> None:
+    monkeypatch.setitem(fuse.POINTWISE, op, replace(fuse.POINTWISE[op], **wrong))
+    expect(Facet.FUSION, "is not what the law says", op)
+
+
+def test_a_quick_function_that_is_wrong_is_seen(monkeypatch: Patch, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    copytree(checks.KERNELS, folder)
+    path = folder / "adam_direction.cu"
+    readable, quick = path.read_text().split("adam_direction_quick(")
+    wrong = quick.replace("root + epsilon", "root")
+    assert wrong != quick
+    path.write_text(f"{readable}adam_direction_quick({wrong}")
+    device = HostDevice(folder=folder, cache_folder=tmp_path / "built")
+    monkeypatch.setattr(checks, "_host_device", lambda: device)
+    expect(Facet.FUSION, "is not what the law says", "adam_direction")
 
 
 def test_tiles_of_b_b_for_a_b_are_seen(monkeypatch: Patch) -> None:
@@ -221,6 +302,12 @@ def test_tiles_that_no_statement_makes_are_seen(monkeypatch: Patch) -> None:
     monkeypatch.setitem(tile_emit.EMITTERS, OP, commit_only)
     expect(Facet.TILES, "")
     assert any("another value" in text for text in find_complaints(OP, Facet.TILES))
+
+
+def test_a_statement_left_out_is_named(monkeypatch: Patch) -> None:
+    """The range of a quotient, in the test of the facets."""
+    monkeypatch.setattr(norm, "hold", lambda *args: None)
+    expect(Facet.TILES, "no statement says that", "inverse_root")
 
 
 def test_an_operator_in_no_step_of_the_tests_is_seen(monkeypatch: Patch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from vtrain.errors import ModelError
 from vtrain.graph import onnx_file
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.evaluate import apply_node
-from vtrain.graph.model import Conv, Layer, Linear, Model, emit_forward
-from vtrain.graph.onnx_import import NEWEST_OPSET, OLDEST_OPSET, import_onnx
+from vtrain.graph.model import Conv, Layer, Linear, Masks, Model, emit_forward
+from vtrain.graph.onnx_import import NEWEST_OPSET, OLDEST_OPSET, OPERATORS, import_onnx
 from vtrain.graph.weights import export_onnx
 from vtrain.limits import LIMITS, Limits
 from vtrain.spec.number import MASTER_EXPONENT
@@ -32,6 +34,7 @@ from vtrain.wire.task import DataSpec
 Floats = npt.NDArray[np.float32]
 RNG = np.random.default_rng(20)
 INPUT_EXPONENT = 12
+COUNTER = "the step"
 NO_SAMPLES = Samples(DataSpec(b"", 1, "u8", (1,), 0, "u8", (1,), 0), np.zeros((1, 2), np.uint8))
 
 
@@ -63,7 +66,8 @@ def make(
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in (tensors or {}).items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 23 else 10)
 
 
 def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
@@ -73,56 +77,82 @@ def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
 
 def fix_integers(model: Model, x: Floats) -> Callable[[Floats], npt.NDArray[np.float64]]:
     """The same of any samples, at exponents that ``x`` gives."""
-    state: dict[str, npt.NDArray[Any]] = dict(model.params)
-    exponent = 0 if model.takes_ids else INPUT_EXPONENT
-    state["x"] = np.round(np.ldexp(x.astype(np.float64), exponent)).astype(np.int32)
-    ends: list[Ref] = []
+    return Integers(model, x).run
 
-    def emit(b: GraphBuilder) -> None:
-        def read(name: str, exponent: int) -> Ref:
-            shape = state[name].shape
-            return b.emit("state", f"in/{name}", (), name=name, dtype="i32", shape=shape,
-                          exponent=exponent)  # fmt: skip
 
-        params = {name: read(name, MASTER_EXPONENT) for name in model.params}
-        samples = read("x", exponent)
-        if not model.takes_ids:
-            samples = b.rescale("x16", samples, INPUT_EXPONENT)
-        ends.append(emit_forward(b, model, samples, params))
+class Integers:
+    """The integer forward pass of a model, at exponents that ``x`` gives; with ``drops`` as in
+    training, where layers drop values."""
 
-    exponents = calibrate(emit, state, NO_SAMPLES, steps=1, margin=1).exponents
-    builder = GraphBuilder(FixedExponents(exponents))
-    emit(builder)
-    found = builder.type_of(ends[-1]).exponent
+    def __init__(self, model: Model, x: Floats, *, drops: bool = False) -> None:
+        self._state: dict[str, npt.NDArray[Any]] = dict(model.params)
+        if drops:
+            self._state[COUNTER] = np.asarray(3, np.int64)
+        self._exponent = 0 if model.takes_ids else INPUT_EXPONENT
+        self._state["x"] = self._round(x)
+        ends: list[Ref] = []
 
-    def run(x: Floats) -> npt.NDArray[np.float64]:
-        samples = np.round(np.ldexp(x.astype(np.float64), exponent)).astype(np.int32)
+        def emit(b: GraphBuilder) -> None:
+            def read(name: str, dtype: str, exponent: int) -> Ref:
+                shape = self._state[name].shape
+                return b.emit("state", f"in/{name}", (), name=name, dtype=dtype, shape=shape,
+                              exponent=exponent)  # fmt: skip
+
+            params = {name: read(name, "i32", MASTER_EXPONENT) for name in model.params}
+            samples = read("x", "i32", self._exponent)
+            masks = Masks(read(COUNTER, "i64", 0), bytes(8)) if drops else None
+            if not model.takes_ids:
+                samples = b.rescale("x16", samples, INPUT_EXPONENT)
+            ends.append(emit_forward(b, model, samples, params, masks))
+
+        found = calibrate(emit, self._state, NO_SAMPLES, steps=1, margin=1).exponents
+        builder = GraphBuilder(FixedExponents(found))
+        emit(builder)
+        self.nodes = builder.nodes
+        self._end, self._out = ends[-1], builder.type_of(ends[-1]).exponent
+
+    def _round(self, x: Floats) -> npt.NDArray[np.int32]:
+        return np.round(np.ldexp(x.astype(np.float64), self._exponent)).astype(np.int32)
+
+    def evaluate(self, x: Floats) -> list[npt.NDArray[Any]]:
+        """The output of every node."""
+        state = {**self._state, "x": self._round(x)}
         values: list[npt.NDArray[Any]] = []
-        for graph_node in builder.nodes:
+        for graph_node in self.nodes:
             inputs = [values[ref.node] for ref in graph_node.inputs]
-            values.append(apply_node(graph_node, inputs, state | {"x": samples}, NO_SAMPLES))
-        return np.ldexp(values[ends[-1].node].astype(np.float64), -found)
+            values.append(apply_node(graph_node, inputs, state, NO_SAMPLES))
+        return values
 
-    return run
+    def run(self, x: Floats) -> npt.NDArray[np.float64]:
+        """The output in float, in ONNX order."""
+        return np.ldexp(self.evaluate(x)[self._end.node].astype(np.float64), -self._out)
 
 
-def assert_same_function(proto: onnx.ModelProto, x: Floats) -> Model:
-    """onnxruntime in float32 and our integers agree to a thousandth of the largest output."""
+def assert_same_function(proto: onnx.ModelProto, x: Floats, *, reference: bool = False) -> Model:
+    """onnxruntime in float32, or ONNX's own ``reference``, and our integers agree to a thousandth
+    of the largest output."""
+    model = import_onnx(proto)
+    assert_close(run_integers(model, x), run_floats(proto, x, reference=reference))
+    return model
+
+
+def run_floats(proto: onnx.ModelProto, x: Floats, *, reference: bool = False) -> Floats:
     nameless = onnx.ModelProto()
     nameless.CopyFrom(proto)
     for graph_node in nameless.graph.node:
         graph_node.name = ""  # onnxruntime wants names to be unique
-    session = onnxruntime.InferenceSession(nameless.SerializeToString())
-    expected = session.run(None, {session.get_inputs()[0].name: x})[0]
-    model = import_onnx(proto)
-    found = run_integers(model, x)
+    if reference:
+        (out,) = ReferenceEvaluator(nameless).run(None, {"x": x})
+    else:
+        session = onnxruntime.InferenceSession(nameless.SerializeToString())
+        (out,) = session.run(None, {session.get_inputs()[0].name: x})
+    return np.asarray(out)
+
+
+def assert_close(found: npt.NDArray[np.float64], expected: Floats) -> None:
     assert found.shape == expected.shape
-    assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
-    return model
-
-
-def images(channels: int = 2, size: int = 6, batch: int = 3) -> Floats:
-    return RNG.uniform(-1, 1, (batch, channels, size, size)).astype(np.float32)
+    worst, largest = np.abs(found - expected).max(), np.abs(expected).max()
+    assert worst < 1e-3 * largest, f"{worst} off, where {largest} is the largest"
 
 
 def constant(name: str, value: npt.NDArray[Any]) -> onnx.NodeProto:
@@ -334,6 +364,36 @@ NORM_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
     ),
 }
 VECTOR_CASES |= NORM_CASES
+TWO: Tensors = {"w": own(5, 4), "v": own(4, 5).T.copy(), "two": np.array(2, np.float32)}
+A_AND_B = [node("MatMul", "x w", "a"), node("MatMul", "x v", "b")]
+ROOT = [
+    *A_AND_B, node("Pow", "a two", "squares"), node("ReduceMean", "squares", "mean", axes=[-1]),
+    node("Add", "mean e", "more"), node("Sqrt", "more", "root"),
+]  # fmt: skip
+VECTOR_CASES |= {
+    "a difference": ([*A_AND_B, node("Sub", "a b")], TWO),
+    "a sum with a negative": ([*A_AND_B, node("Neg", "a", "m"), node("Add", "m b")], TWO),
+    "a negative beside another": (
+        [*A_AND_B, node("Neg", "a", "m"), node("Concat", "m b", axis=1)], TWO
+    ),
+    "a difference of what was negative twice": (
+        [*A_AND_B, node("Neg", "a", "m"), node("Neg", "m", "p"), node("Sub", "b p")], TWO
+    ),
+    "a norm by hand": ([*ROOT, node("Div", "a root")], {**TWO, "e": np.array(1e-3, np.float32)}),
+    "a norm by a reciprocal, with a scale": (
+        [*ROOT, node("Reciprocal", "root", "i"), node("Mul", "i a", "n"), node("Mul", "n g")],
+        {**TWO, "e": np.array(1e-3, np.float32), "g": own(4) + 1},
+    ),
+    "what is a float already": (
+        [*A_AND_B, node("Cast", "a", "c", to=TensorProto.FLOAT), node("Mul", "c b")], TWO
+    ),
+    "rows that nothing hides whole": on_rows(
+        node("Where", "mask r hide", "m"), node("Softmax", "m", "p"), node("IsNaN", "p", "lost"),
+        node("Where", "lost zero p", "q"), node("MatMul", "q v"),
+        v=own(4, 2), zero=np.array(0, np.float32), mask=np.ones((6, 4), bool),
+        hide=np.array(-np.inf, np.float32),
+    ),
+}  # fmt: skip
 
 KERNEL, BIAS = weights(3, 2, 3, 3), weights(3)
 CONV: Tensors = {"w": KERNEL, "b": BIAS}
@@ -547,13 +607,6 @@ IMAGE_CASES |= {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", VECTOR_CASES)
-def test_vector_models_compute_what_onnxruntime_computes(case: str) -> None:
-    nodes, tensors = VECTOR_CASES[case]
-    x = np.random.default_rng(len(case)).uniform(-1, 1, (3, 5)).astype(np.float32)
-    assert_same_function(make(nodes, ["n", 5], tensors), x)
-
-
 TABLE, POSITIONS = weights(7, 4), weights(3, 4)
 # A case is the nodes between the numbers x [batch, 3] and y, and the stored tensors.
 ID_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
@@ -582,16 +635,90 @@ ID_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
-@pytest.mark.parametrize("case", ID_CASES)
-def test_models_of_numbers_compute_what_onnxruntime_computes(case: str, kind: int) -> None:
-    nodes, tensors = ID_CASES[case]
-    dtype = helper.tensor_dtype_to_np_dtype(kind)
-    tensors = tensors | {name: tensors[name].astype(dtype) for name in tensors.keys() & {"nine"}}
-    x = RNG.integers(0, 7, (2, 3)).astype(dtype)
-    model = assert_same_function(make(nodes, ["n", 3], tensors, kind=kind), x)
-    assert model.takes_ids
-    assert len(model.params) == (3 if "positions" in case else 1)
+@dataclass(frozen=True)
+class Example:
+    """A model of the nodes between x [batch, ``shape``] and y, which is held against onnxruntime,
+    or against ONNX's own ``reference`` where that has what onnxruntime has not."""
+
+    nodes: Sequence[onnx.NodeProto]
+    tensors: Tensors
+    shape: Sequence[int]
+    kind: int = TensorProto.FLOAT
+    opset: int = 17
+    reference: bool = False
+
+    def make(self) -> onnx.ModelProto:
+        shape = ["n", *self.shape]
+        return make(self.nodes, shape, self.tensors, kind=self.kind, opset=self.opset)
+
+    def draw(self) -> Floats:
+        """Samples, of ids below 7 or of floats."""
+        rng, shape = np.random.default_rng(len(self.nodes)), (3, *self.shape)
+        if self.kind != TensorProto.FLOAT:
+            return rng.integers(0, 7, shape).astype(helper.tensor_dtype_to_np_dtype(self.kind))
+        return rng.uniform(-1, 1, shape).astype(np.float32)
+
+    def check(self) -> Model:
+        return assert_same_function(self.make(), self.draw(), reference=self.reference)
+
+
+RUNS = {"q": own(5, 8), "v": own(5, 8), "k": own(5, 8), "back": ints(0, 2, 4)}
+ROTATED = np.outer(np.arange(2), np.array([1.0, 0.1]))
+EXAMPLES: dict[str, Example] = {
+    **{name: Example(*case, [5]) for name, case in VECTOR_CASES.items()},
+    **{f"{name}, of an image": Example(*case, [2, 6, 6]) for name, case in IMAGE_CASES.items()},
+    **{f"{name}, ids": Example(*case, [3], TensorProto.INT64) for name, case in ID_CASES.items()},
+    "ids of 32 bits": Example(*ID_CASES["embedding"], [3], TensorProto.INT32),
+    "gelu": Example([node("Gemm", "x w b", "h"), node("Gelu", "h")], STEEP, [5], opset=20),
+    "swish": Example(
+        [node("Gemm", "x w b", "h"), node("Swish", "h", alpha=1.0)], STEEP, [5], opset=24,
+        reference=True,
+    ),
+    "a norm of groups": Example(
+        [node("Conv", "x v", "c"), node("GroupNormalization", "c g e", num_groups=2)],
+        {"v": own(4, 2, 1, 1), "g": own(4) + 1, "e": own(4)}, [2, 6, 6], opset=21,
+    ),
+    "a norm of roots": Example(
+        [node("Gemm", "x w b", "h"), node("RMSNormalization", "h g")],
+        {**FC, "g": own(4) + 1}, [5], opset=23, reference=True,
+    ),
+    "attention": Example(
+        [
+            *(node("MatMul", f"x {name}", f"{name}_flat") for name in "qkv"),
+            *(node("Reshape", f"{name}_flat back", f"{name}_rows") for name in "qkv"),
+            node("Attention", "q_rows k_rows v_rows", q_num_heads=2, kv_num_heads=2, is_causal=1),
+        ],
+        RUNS, [5], opset=23,
+    ),
+    "rotary positions": Example(
+        [
+            node("MatMul", "x q", "flat"), node("Reshape", "flat back", "rows"),
+            node("RotaryEmbedding", "rows cos sin places", num_heads=1),
+        ],
+        {
+            "q": RUNS["q"], "back": RUNS["back"], "places": np.array([[0, 1]] * 3),
+            "cos": np.cos(ROTATED).astype(np.float32), "sin": np.sin(ROTATED).astype(np.float32),
+        },
+        [5], opset=23, reference=True,
+    ),
+}  # fmt: skip
+"""By name: every ONNX operator that is imported is in one."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_models_compute_what_onnxruntime_computes(name: str) -> None:
+    example = EXAMPLES[name]
+    model = example.check()
+    assert model.takes_ids == (example.kind != TensorProto.FLOAT)
+    if model.takes_ids:
+        assert len(model.params) == (3 if "positions" in name else 1)
+
+
+def test_every_operator_is_in_an_example() -> None:
+    """But for the one whose statistics are state (``tests/train/test_batch_norm_tasks.py``), and
+    those that join masks (``test_documents.py``)."""
+    found = {item.op_type for example in EXAMPLES.values() for item in example.nodes}
+    assert set(OPERATORS) - found == {"And", "BatchNormalization", "Or"}
 
 
 def test_a_table_that_is_stored_twice_is_exported_twice() -> None:
@@ -621,18 +748,10 @@ def test_numbers_are_for_tables_alone(nodes: list[onnx.NodeProto], message: str)
         import_onnx(make(nodes, ["n", 3], tensors, kind=TensorProto.INT64))
 
 
-@pytest.mark.parametrize("case", IMAGE_CASES)
-def test_image_models_compute_what_onnxruntime_computes(case: str) -> None:
-    nodes, tensors = IMAGE_CASES[case]
-    assert_same_function(make(nodes, ["n", 2, 6, 6], tensors), images())
-
-
-def test_group_norms_compute_what_onnxruntime_computes() -> None:
-    nodes = [node("Conv", "x v", "c"), node("GroupNormalization", "c g e", num_groups=2)]
-    tensors = {"v": own(4, 2, 1, 1), "g": own(4) + 1, "e": own(4)}
-    assert_same_function(make(nodes, ["n", 2, 6, 6], tensors, opset=21), images())
+def test_group_norms_of_an_older_opset_are_refused() -> None:
+    example = replace(EXAMPLES["a norm of groups"], opset=20)
     with pytest.raises(ModelError, match="a scale for each group: export with opset 21"):
-        import_onnx(make(nodes, ["n", 2, 6, 6], tensors, opset=20))
+        import_onnx(example.make())
 
 
 @pytest.mark.parametrize("batch", ["n", None, 1, 3])

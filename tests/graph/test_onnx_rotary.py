@@ -196,22 +196,6 @@ def test_exponents_of_constants(largest: float, exponent: int) -> None:
     assert find_constant_exponent(master) == exponent
 
 
-def negated(nodes: list[onnx.NodeProto], *more: str) -> onnx.ModelProto:
-    first = [node("MatMul", "x w", "a"), node("MatMul", "x v", "b")]
-    tensors = {"w": weights(8, 8), "v": weights(8, 4 if more else 8)}
-    return make([*first, *nodes], ["n", 8], tensors)
-
-
-def test_differences_and_negatives() -> None:
-    x = weights(4, 8)
-    assert_same_function(negated([node("Sub", "a b")]), x)
-    assert_same_function(negated([node("Neg", "a", "m"), node("Add", "m b")]), x)
-    both = [node("Neg", "a", "m"), node("Concat", "m b", axis=1)]
-    assert_same_function(negated(both), x)
-    assert_same_function(negated([node("Neg", "a", "m"), node("Neg", "m", "p"),
-                                  node("Sub", "b p")]), x)  # fmt: skip
-
-
 # --- what may be trained, or is no constant of the last axes
 
 

@@ -36,9 +36,9 @@ def _emit_state(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | None:
 
 
 def hold_range(s: TileBuilder, ref: Ref, node: Node, x: TiledValue) -> None:
-    """What no node makes is of its type, and zero where it ends."""
+    """What no node makes is of its type, or 0, and zero where it ends."""
     kind = s.graph.type_of(ref)
-    hold(s, node.name, node, x, kind.lo, kind.hi)
+    hold(s, node.name, node, x, min(kind.lo, 0), max(kind.hi, 0))
 
 
 def _emit_nothing(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | None:

@@ -1,25 +1,23 @@
-"""Every pointwise operator as a chain of its own gives the bits of its law, on the CPU.
+"""Whether a pointwise operator, as a chain of its own, gives the bits of its law, on the CPU.
 
-So a new row in ``POINTWISE`` is tried with the operator's cases, whatever graphs other tests have.
+So a row of ``POINTWISE`` is tried with the operator's cases, whatever graphs other tests have:
+``tests/facets`` does it for all.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.cuda.host_device import HostDevice
 from tests.cuda.single import Result, claim
 from tests.engines.operator_cases import CASES, Case, Draw
-from vtrain.engines.cuda import fuse
 from vtrain.engines.cuda.device import Call, Pointer, Slot
-from vtrain.engines.cuda.fuse import POINTWISE, Chain, make_chain, name_source, render_source
+from vtrain.engines.cuda.fuse import Chain, make_chain, name_source, render_source
 from vtrain.engines.cuda.launch import Scratch
 from vtrain.engines.cuda.plan import Counter, Value, chain_job
 from vtrain.engines.cuda.program import Program
@@ -98,7 +96,7 @@ def run_chain(
     return Result(found.reshape(output.shape), counted)
 
 
-def check(op: str, device: HostDevice) -> None:
+def assert_chain_follows_law(op: str, device: HostDevice) -> None:
     """All chains in one file, which is compiled once."""
     cases = [(case, case.expected()) for case in draw_cases(op)]
     cases = [(case, output) for case, output in cases if output.size]
@@ -121,19 +119,3 @@ def check(op: str, device: HostDevice) -> None:
                 exact = unclamped(case.attrs, list(case.inputs))
             clamped = count_saturated(exact, claim(expected).dtype)
         assert found.saturated == clamped, where
-
-
-@pytest.mark.parametrize("op", sorted(POINTWISE))
-def test_a_chain_of_one_operator_follows_its_law(op: str, host_device: HostDevice) -> None:
-    check(op, host_device)
-
-
-@pytest.mark.parametrize("op", ["relu_grad", "add_bias", "exp2_diff"])
-def test_a_wrong_reach_is_seen(
-    op: str, host_device: HostDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the last operand: its first element for all."""
-    wrong = replace(POINTWISE[op], reach=(*POINTWISE[op].reach[:-1], "one"))
-    monkeypatch.setattr(fuse, "POINTWISE", {**POINTWISE, op: wrong})
-    with pytest.raises(AssertionError, match=op):
-        check(op, host_device)

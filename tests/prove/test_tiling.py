@@ -69,9 +69,8 @@ SUPPLIED = (
     *("/lower", "/cut", "/empty", "/share", "/length", "/lead"),
 )
 """How names of tensors end of which no statement makes the tiles: several leave them one value, as
-``tests/facets`` shows.  So
-it is with the outputs of ``inverse_root`` and ``sign``, and of ``row_max`` and ``divide`` of rows
-by themselves."""
+``tests/facets`` shows.  So it is with the outputs of ``inverse_root`` and ``sign``, and of
+``row_max`` and ``divide`` of rows by themselves."""
 
 
 @cache

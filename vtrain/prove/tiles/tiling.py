@@ -54,9 +54,9 @@ class Tiling:
     With ``only``, the statements are about the node of this index alone, of a step that may have
     nodes without a circuit.  Its inputs are tensors of the trace: that they are 0 or in their
     ranges, with zeros as padding, is stated; which node put them out, and what becomes of the
-    output, is not.  No task and no audit has such statements: whoever gets them has to hold the commitments
-    of the trace against the run by other means.  CircuitError for a node about which nothing is
-    stated by itself.
+    output, is not.  No task and no audit has such statements: whoever gets them has to hold the
+    commitments of the trace against the run by other means.  CircuitError for a node about which
+    nothing is stated by itself.
     """
 
     def __init__(self, graph: StepGraph, side: int = TILE, only: int | None = None) -> None:

@@ -94,8 +94,8 @@ def _check_masked(name: str) -> None:
         factor = float(mask.max())
         assert abs(factor * share / 2**16 - 1) < 2**-14, f"what is kept is multiplied by {factor}"
     for item in proto.graph.node:
-        mask = f"{item.output[0]}/mask"
-        if mask in masks:
-            item.CopyFrom(helper.make_node("Mul", [item.input[0], mask], [item.output[0]]))
-            proto.graph.initializer.append(numpy_helper.from_array(masks[mask][1], mask))
+        where = f"{item.output[0]}/mask"
+        if where in masks:
+            item.CopyFrom(helper.make_node("Mul", [item.input[0], where], [item.output[0]]))
+            proto.graph.initializer.append(numpy_helper.from_array(masks[where][1], where))
     assert_close(integers.run(x), run_floats(proto, x))

@@ -648,7 +648,7 @@ class Example:
     reference: bool = False
 
     def make(self) -> onnx.ModelProto:
-        shape = ["n", *self.shape]
+        shape: list[int | str | None] = ["n", *self.shape]
         return make(self.nodes, shape, self.tensors, kind=self.kind, opset=self.opset)
 
     def draw(self) -> Floats:

@@ -231,10 +231,9 @@ def _find_unbounded(alone: Alone, statements: Sequence[TileStatement]) -> list[s
             made = set(_find_made([statement]))
             if {tile for parts in statement.given.values() for _, tile in parts} - made <= known:
                 known |= made
-    left = {tile.tensor for tile in alone.find_tiles("trace", "after", *ROOTS)} - {
-        tile.tensor for tile in known
-    }
-    return [alone.tiling.tensors[number].name for number in sorted(left)]
+    numbers = {tile.tensor for tile in alone.find_tiles("trace", "after", *ROOTS)}
+    numbers -= {tile.tensor for tile in known}
+    return [alone.tiling.tensors[number].name for number in sorted(numbers)]
 
 
 def _claim_roots(alone: Alone, honest: TileContents, tile: Tile) -> Iterator[Claim]:

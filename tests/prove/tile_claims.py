@@ -345,10 +345,12 @@ def _list_other_inputs(alone: Alone) -> Iterator[Mapping[int, Array]]:
     itself names."""
     yield from _list_inputs_at_ends(alone)
     around = (0,) if alone.is_large else (-1, 0, 1)
-    named = {0, *_list_numbers([*alone.node.attrs.values(), alone.node.outputs[0].shape])}
+    kinds = [alone.tiling.graph.type_of(ref) for ref in _list_inputs(alone)]
+    shapes = [kind.shape for kind in (*kinds, alone.node.outputs[0])]
+    named = {0, *_list_numbers([*alone.node.attrs.values(), *shapes])}
     for ref in _list_inputs(alone):
         kind = alone.tiling.graph.type_of(ref)
-        near = {n + off for n in {*named, *kind.shape} for off in around}
+        near = {n + off for n in named for off in around}
         for value in sorted(n for n in near if kind.lo < n < kind.hi):
             yield _replace_first(alone, ref, value)
 

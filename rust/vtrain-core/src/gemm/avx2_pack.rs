@@ -38,11 +38,28 @@ pub(super) unsafe fn pack_block(
     block: usize,
     group: &mut [Line],
 ) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if layout.lanes == LANES {
+            pack_halves::<2>(src, layout, block, group);
+        } else {
+            pack_halves::<1>(src, layout, block, group);
+        }
+    }
+}
+
+/// [`pack_block`] of a group of so many times 8 lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn pack_halves<const HALVES: usize>(
+    src: &Lanes<'_>,
+    layout: &Layout,
+    block: usize,
+    group: &mut [Line],
+) {
     let round = _mm256_set1_epi16(128);
     let start = block * BLOCK;
     let end = layout.k.min(start + BLOCK);
-    // Of five rows, as A's groups have them, there is nothing in the second half.
-    let halves = if src.lanes <= LANES / 2 { 1 } else { 2 };
     let mut squares = [_mm256_setzero_si256(); 2];
     let mut largest = _mm256_setzero_si256();
     let (words, highs) = group.split_at_mut(layout.highs);
@@ -50,21 +67,16 @@ pub(super) unsafe fn pack_block(
         let last = end.min(first + FETCH);
         // SAFETY: passed on from the caller.
         let pairs = unsafe { fetch(src, first) };
-        let words = &mut words[first / 2..last / 2];
-        let highs = &mut highs[first / 2..last / 2];
-        for i in 0..words.len() {
-            for half in 0..halves {
+        for i in 0..(last - first) / 2 {
+            for half in 0..HALVES {
                 let pair = pairs[i][half];
                 largest = _mm256_max_epu16(largest, _mm256_abs_epi16(pair));
                 let square = _mm256_srli_epi32::<8>(_mm256_madd_epi16(pair, pair));
                 squares[half] = _mm256_add_epi32(squares[half], square);
                 let high = _mm256_srai_epi16::<8>(_mm256_adds_epi16(pair, round));
-                store(&mut words[i], half, pair);
-                store(&mut highs[i], half, high);
-            }
-            for half in halves..2 {
-                store(&mut words[i], half, _mm256_setzero_si256());
-                store(&mut highs[i], half, _mm256_setzero_si256());
+                let at = (first / 2 + i) * HALVES + half;
+                store(&mut words[at / 2], at % 2, pair);
+                store(&mut highs[at / 2], at % 2, high);
             }
         }
     }
@@ -212,9 +224,11 @@ mod tests {
         if !Path::Avx2.is_available() {
             return;
         }
-        pack::tests::compare(Highs::Words, |src, _: Side, layout, block, group| {
-            // SAFETY: the path is available.
-            unsafe { pack_block(src, layout, block, group) };
-        });
+        for lanes in [LANES / 2, LANES] {
+            pack::tests::compare(Highs::Words, lanes, |src, _: Side, layout, block, group| {
+                // SAFETY: the path is available.
+                unsafe { pack_block(src, layout, block, group) };
+            });
+        }
     }
 }

@@ -90,7 +90,7 @@ unsafe impl Isa for Avx512 {
         }
         const ONE: [Tile; 14] = tiles!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
         const TWO: [Tile; 14] = tiles!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-        let is_narrow = job.b.len() == job.layout.lines;
+        let is_narrow = job.b.lines.len() == job.b.layout.lines;
         let tiles = if is_narrow { &ONE } else { &TWO };
         tiles[job.rows - 1](job, out, add);
     }

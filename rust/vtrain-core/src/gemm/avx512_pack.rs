@@ -176,7 +176,7 @@ mod tests {
         if !Path::Avx512Vnni.is_available() {
             return;
         }
-        pack::tests::compare(Highs::Bytes, |src, side, layout, block, group| {
+        pack::tests::compare(Highs::Bytes, LANES, |src, side, layout, block, group| {
             // SAFETY: the path is available.
             unsafe { pack_block(src, side, layout, block, group) };
         });

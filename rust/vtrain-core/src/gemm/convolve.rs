@@ -17,7 +17,7 @@
 
 use super::driver::{Pieces, Scratch, Split, grow, run_tasks};
 use super::pack::{LANES, Lanes, Layout, Line, Side};
-use super::tile::{Isa, LooseJob, NarrowSums, TileJob, TileSums, To, bound};
+use super::tile::{Isa, LooseJob, NarrowSums, Packed, TileJob, TileSums, To, bound};
 use super::{BLOCK, Epilogue, MatRef, Patches};
 use crate::ops::simd::vectorised;
 use crate::window::Bands;
@@ -99,7 +99,7 @@ pub(super) unsafe fn run_on<I: Isa, E: Epilogue>(
         },
         None => b.t(),
     };
-    let layout = Layout::new(k, I::HIGHS);
+    let layout = Layout::new(k, I::HIGHS, LANES);
     let (n, lines) = (b.rows, layout.lines);
     let groups = n.div_ceil(LANES);
     let threads = scratch.threads();
@@ -239,15 +239,22 @@ unsafe fn packed_tile<I: Isa>(
     a: &mut Vec<Line>,
     sums: &mut TileSums,
 ) {
-    grow(a, tile.layout.lines);
+    let layout = Layout::new(src.k, I::HIGHS, I::A_LANES);
+    grow(a, layout.lines);
+    let a = &mut a[..layout.lines];
     // SAFETY: passed on from the caller.
     unsafe {
-        pack::<I>(src, Side::A, tile.layout, a);
+        pack::<I>(src, Side::A, &layout, a);
         let job = TileJob {
-            layout: tile.layout,
             rows: tile.rows,
-            a,
-            b: tile.b,
+            a: Packed {
+                layout: &layout,
+                lines: a,
+            },
+            b: Packed {
+                layout: tile.layout,
+                lines: tile.b,
+            },
             next: &[],
         };
         I::tile(&job, sums, true);
@@ -307,7 +314,7 @@ pub(super) unsafe fn run_over<I: Isa, E: Epilogue>(
                 ..a
             },
         };
-        let layout = Layout::new(k, I::HIGHS);
+        let layout = Layout::new(k, I::HIGHS, LANES);
         let lines = layout.lines;
         grow(&mut local.b, groups * lines);
         for (group, to) in (0..groups).zip(local.b.chunks_exact_mut(lines)) {

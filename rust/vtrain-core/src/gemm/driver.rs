@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::convolve::Local;
 use super::pack::{LANES, Lanes, Layout, Line, Side};
-use super::tile::{Isa, TileJob, TileSums};
+use super::tile::{Isa, Packed, TileJob, TileSums};
 use super::{BLOCK, Epilogue, MatRef};
 
 /// Terms packed at a time: longer sums are taken in stretches.
@@ -156,7 +156,24 @@ struct Part<'a> {
     /// Groups of columns in this part.
     groups: Range<usize>,
     terms: Range<usize>,
-    layout: Layout,
+    layouts: Layouts,
+}
+
+/// How the groups of A and B are packed.
+#[derive(Debug, Clone, Copy)]
+struct Layouts {
+    a: Layout,
+    b: Layout,
+}
+
+impl Layouts {
+    /// For so many terms.
+    fn new<I: Isa>(k: usize) -> Self {
+        Self {
+            a: Layout::new(k, I::HIGHS, I::A_LANES),
+            b: Layout::new(k, I::HIGHS, LANES),
+        }
+    }
 }
 
 /// What one stretch of K contributes.
@@ -177,10 +194,9 @@ impl Part<'_> {
     }
 
     fn order(&self) -> Order {
-        let lines = self.layout.lines;
-        if self.groups.len() * lines <= HOT_LINES {
+        if self.groups.len() * self.layouts.b.lines <= HOT_LINES {
             Order::ByRow
-        } else if self.panels.len() * lines <= HOT_LINES {
+        } else if self.panels.len() * self.layouts.a.lines <= HOT_LINES {
             Order::ByColumn
         } else {
             Order::Blocked
@@ -192,24 +208,24 @@ impl Part<'_> {
     /// # Safety
     /// The machine has the instructions of `I`.
     unsafe fn pack<I: Isa>(&self, scratch: &mut Scratch, packs_b: bool) {
-        let lines = self.layout.lines;
+        let (a, b) = (self.layouts.a.lines, self.layouts.b.lines);
         let threads = scratch.threads();
         let order = self.order();
         let (mut panels, mut groups) = (self.panels.len(), self.groups.len());
         match order {
             Order::ByRow => {
-                grow(&mut scratch.a, threads * lines);
-                grow(&mut scratch.b, groups * lines);
+                grow(&mut scratch.a, threads * a);
+                grow(&mut scratch.b, groups * b);
                 panels = 0;
             }
             Order::ByColumn => {
-                grow(&mut scratch.a, panels * lines);
-                grow(&mut scratch.b, threads * I::GROUPS * lines);
+                grow(&mut scratch.a, panels * a);
+                grow(&mut scratch.b, threads * I::GROUPS * b);
                 groups = 0;
             }
             Order::Blocked => {
-                grow(&mut scratch.a, panels * lines);
-                grow(&mut scratch.b, groups * lines);
+                grow(&mut scratch.a, panels * a);
+                grow(&mut scratch.b, groups * b);
             }
         }
         let packed_a = Pieces::new(&mut scratch.a);
@@ -222,12 +238,12 @@ impl Part<'_> {
                 match task.checked_sub(a_runs.count) {
                     None => {
                         let run = a_runs.range(task);
-                        let to = packed_a.get(run.start * lines, run.len() * lines);
+                        let to = packed_a.get(run.start * a, run.len() * a);
                         self.pack_run::<I>(Side::A, run, to);
                     }
                     Some(task) => {
                         let run = b_runs.range(task);
-                        let to = packed_b.get(run.start * lines, run.len() * lines);
+                        let to = packed_b.get(run.start * b, run.len() * b);
                         self.pack_run::<I>(Side::B, run, to);
                     }
                 }
@@ -240,15 +256,19 @@ impl Part<'_> {
     /// # Safety
     /// The machine has the instructions of `I`; `to` has the lines of the run.
     unsafe fn pack_run<I: Isa>(&self, side: Side, run: Range<usize>, to: &mut [Line]) {
-        for block in 0..self.layout.blocks() {
-            for (i, group) in run.clone().zip(to.chunks_exact_mut(self.layout.lines)) {
+        let layout = match side {
+            Side::A => &self.layouts.a,
+            Side::B => &self.layouts.b,
+        };
+        for block in 0..layout.blocks() {
+            for (i, group) in run.clone().zip(to.chunks_exact_mut(layout.lines)) {
                 let (mat, lanes) = match side {
                     Side::A => (self.a, self.rows(i)),
                     Side::B => (self.b, self.cols(i, 1)),
                 };
                 let src = Lanes::new(mat, lanes, self.terms.clone());
                 // SAFETY: passed on from the caller.
-                unsafe { I::pack(&src, side, &self.layout, block, group) };
+                unsafe { I::pack(&src, side, layout, block, group) };
             }
         }
     }
@@ -265,7 +285,7 @@ impl Part<'_> {
         epilogue: &E,
         stretch: Stretch,
     ) {
-        let lines = self.layout.lines;
+        let (a_lines, b_lines) = (self.layouts.a.lines, self.layouts.b.lines);
         let packed_a = Pieces::new(&mut scratch.a);
         let packed_b = Pieces::new(&mut scratch.b);
         let work = Work {
@@ -285,10 +305,10 @@ impl Part<'_> {
                     for panel in runs.range(task) {
                         // SAFETY: the thread's own place; B is only read by now.
                         unsafe {
-                            let a = packed_a.get(thread * lines, lines);
+                            let a = packed_a.get(thread * a_lines, a_lines);
                             self.pack_run::<I>(Side::A, panel..panel + 1, a);
-                            let b = packed_b.read(0, self.groups.len() * lines);
-                            for (tile, b) in b.chunks(I::GROUPS * lines).enumerate() {
+                            let b = packed_b.read(0, self.groups.len() * b_lines);
+                            for (tile, b) in b.chunks(I::GROUPS * b_lines).enumerate() {
                                 work.ask_for::<I>(panel, tile + 1);
                                 work.tile::<I>((panel, tile), (a, b), &[], &mut local);
                             }
@@ -305,11 +325,11 @@ impl Part<'_> {
                         let groups = first..self.groups.len().min(first + I::GROUPS);
                         // SAFETY: the thread's own place; A is only read by now.
                         unsafe {
-                            let place = thread * I::GROUPS * lines;
-                            let b = packed_b.get(place, groups.len() * lines);
+                            let place = thread * I::GROUPS * b_lines;
+                            let b = packed_b.get(place, groups.len() * b_lines);
                             self.pack_run::<I>(Side::B, groups, b);
-                            let a = packed_a.read(0, self.panels.len() * lines);
-                            for (panel, a) in a.chunks_exact(lines).enumerate() {
+                            let a = packed_a.read(0, self.panels.len() * a_lines);
+                            for (panel, a) in a.chunks_exact(a_lines).enumerate() {
                                 work.tile::<I>((panel, tile), (a, b), &[], &mut local);
                             }
                         }
@@ -317,25 +337,25 @@ impl Part<'_> {
                 });
             }
             Order::Blocked => {
-                let hot = Split::at_most(self.panels.len(), HOT_LINES / lines);
+                let hot = Split::at_most(self.panels.len(), HOT_LINES / a_lines);
                 let strips = Split::in_about(work.tiles, wanted.div_ceil(hot.count));
                 run_tasks(threads, hot.count * strips.count, |_, task| {
                     let panels = hot.range(task / strips.count);
                     let mut local = TileSums::ZERO;
                     for tile in strips.range(task % strips.count) {
-                        let first = tile * I::GROUPS * lines;
+                        let first = tile * I::GROUPS * b_lines;
                         // SAFETY: A and B are only read by now.
                         let (a, b) = unsafe {
-                            let a = packed_a.read(panels.start * lines, panels.len() * lines);
-                            (a, packed_b.read(first, self.groups.len() * lines - first))
+                            let a = packed_a.read(panels.start * a_lines, panels.len() * a_lines);
+                            (a, packed_b.read(first, self.groups.len() * b_lines - first))
                         };
-                        let (b, rest) = b.split_at(b.len().min(I::GROUPS * lines));
+                        let (b, rest) = b.split_at(b.len().min(I::GROUPS * b_lines));
                         // While a panel's tile is computed, its share of the B that comes next is
                         // fetched.
-                        let next = &rest[..rest.len().min(I::GROUPS * lines)];
+                        let next = &rest[..rest.len().min(I::GROUPS * b_lines)];
                         let shares = next.chunks(next.len().div_ceil(panels.len()).max(1));
                         let shares = shares.chain(std::iter::repeat(&[][..]));
-                        let a = a.chunks_exact(lines);
+                        let a = a.chunks_exact(a_lines);
                         for ((panel, a), next) in panels.clone().zip(a).zip(shares) {
                             // SAFETY: passed on from the caller.
                             unsafe { work.tile::<I>((panel, tile), (a, b), next, &mut local) };
@@ -383,10 +403,15 @@ impl<E: Epilogue> Work<'_, E> {
         let part = self.part;
         let rows = part.rows(panel);
         let job = TileJob {
-            layout: &part.layout,
             rows: rows.len(),
-            a,
-            b,
+            a: Packed {
+                layout: &part.layouts.a,
+                lines: a,
+            },
+            b: Packed {
+                layout: &part.layouts.b,
+                lines: b,
+            },
             next,
         };
         // SAFETY: each tile, with its sums and its piece of C, is one call's; the rest is passed
@@ -399,7 +424,7 @@ impl<E: Epilogue> Work<'_, E> {
             };
             I::tile(&job, sums, !self.stretch.is_first);
             if self.stretch.is_last {
-                let cols = part.cols(tile * I::GROUPS, b.len() / part.layout.lines);
+                let cols = part.cols(tile * I::GROUPS, b.len() / part.layouts.b.lines);
                 I::finish(self.epilogue, sums, rows, cols);
             }
         }
@@ -442,11 +467,11 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
     let groups = n.div_ceil(LANES);
     let blocks = k.div_ceil(BLOCK);
     let stretches = Split::at_most(blocks, MAX_STRETCH / BLOCK);
-    let longest = Layout::new(k.min(blocks.div_ceil(stretches.count) * BLOCK), I::HIGHS);
-    let a_parts = Split::at_most(all_panels.count, MAX_A_LINES / longest.lines);
+    let longest = Layouts::new::<I>(k.min(blocks.div_ceil(stretches.count) * BLOCK));
+    let a_parts = Split::at_most(all_panels.count, MAX_A_LINES / longest.a.lines);
     // In tiles, so that only the last may be narrow.
     let all_tiles = groups.div_ceil(I::GROUPS);
-    let b_parts = Split::at_most(all_tiles, MAX_B_LINES / longest.lines / I::GROUPS);
+    let b_parts = Split::at_most(all_tiles, MAX_B_LINES / longest.b.lines / I::GROUPS);
     for b_part in 0..b_parts.count {
         let tiles = b_parts.range(b_part);
         for a_part in 0..a_parts.count {
@@ -465,7 +490,7 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
                     all_panels,
                     panels: panels.clone(),
                     groups: tiles.start * I::GROUPS..groups.min(tiles.end * I::GROUPS),
-                    layout: Layout::new(terms.len(), I::HIGHS),
+                    layouts: Layouts::new::<I>(terms.len()),
                     terms,
                 };
                 let stretch = Stretch {

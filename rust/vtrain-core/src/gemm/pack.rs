@@ -1,15 +1,16 @@
 //! Operands in the order in which a tile reads them.
 //!
-//! A *lane* is a row of A or a column of B; 16 lanes form a *group*, packed over a stretch of K:
+//! A *lane* is a row of A or a column of B; 16 lanes form a *group*, or 8 of A where a tile has no
+//! more rows. It is packed over a stretch of K:
 //!
-//! * `words`: for every pair of k, 16 lanes of two int16, one cache line;
+//! * `words`: for every pair of k, two int16 of each lane: a cache line, or half of one;
 //! * `highs`: the high limbs; by instruction set, four of A's `u8` (limb + 128) or B's `i8` a
-//!   lane (a line for four k), or two `i16` a lane (a line for two k);
+//!   lane, or two `i16`;
 //! * `fixes`: where high limbs are bytes, for each half block, 16 lanes of `-128 * sum of high
 //!   limbs`, what `u8` limbs add;
 //! * `bounds`: for each block, a bound on its lanes' norms and whether it is wide.
 //!
-//! K is filled up to a multiple of 4, and the lanes to 16, with zeros.
+//! K is filled up to a multiple of 4, and the lanes to those of the group, with zeros.
 
 use std::ops::Range;
 
@@ -17,7 +18,7 @@ use super::{BLOCK, MatRef};
 #[cfg(any(test, target_arch = "aarch64"))]
 use super::{NARROW_MAX, WIDE_BLOCK};
 
-/// Lanes of a group.
+/// Most lanes of a group, those of B.
 pub(super) const LANES: usize = 16;
 
 /// A cache line, the unit in which packed operands are stored.
@@ -69,6 +70,8 @@ pub(super) enum Side {
 /// Where the parts of a group lie, in lines from its start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
+    /// Lanes of the group.
+    pub lanes: usize,
     /// Terms, filled up to a multiple of 4.
     pub k: usize,
     pub highs: usize,
@@ -80,16 +83,17 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub fn new(k: usize, format: Highs) -> Self {
+    pub fn new(k: usize, format: Highs, lanes: usize) -> Self {
         let k = k.next_multiple_of(4);
-        let highs = k / 2;
-        let fixes = highs + k / format.step();
+        let highs = (k / 2 * lanes).div_ceil(LANES);
+        let fixes = highs + (k / format.step() * lanes).div_ceil(LANES);
         let bounds = match format {
             Highs::Bytes => fixes + 2 * k.div_ceil(BLOCK),
             Highs::Words => fixes,
         };
         let lines = bounds + (k.div_ceil(BLOCK) * size_of::<Bound>()).div_ceil(size_of::<Line>());
         Self {
+            lanes,
             k,
             highs,
             fixes,
@@ -100,6 +104,15 @@ impl Layout {
 
     pub fn blocks(&self) -> usize {
         self.k.div_ceil(BLOCK)
+    }
+
+    /// Stores the lanes' words `i` of the part that begins at line `part`.
+    #[cfg(any(test, target_arch = "aarch64"))]
+    #[inline(always)]
+    fn put(&self, group: &mut [Line], part: usize, i: usize, words: &Line) {
+        let at = i * self.lanes;
+        let to = &mut group[part + at / LANES].0[at % LANES..][..self.lanes];
+        to.copy_from_slice(&words.0[..self.lanes]);
     }
 }
 
@@ -193,18 +206,18 @@ pub(super) fn pack_block(
         for k in (start..end.min(start + WIDE_BLOCK)).step_by(4) {
             let q = [0, 1, 2, 3].map(|i| src.term(k + i));
             let h = q.map(|term| term.map(high));
-            group[k / 2] = pair_words(&q[0], &q[1]);
-            group[k / 2 + 1] = pair_words(&q[2], &q[3]);
+            layout.put(group, 0, k / 2, &pair_words(&q[0], &q[1]));
+            layout.put(group, 0, k / 2 + 1, &pair_words(&q[2], &q[3]));
             match format {
                 Highs::Bytes => {
                     let flip = if side == Side::A { 0x80 } else { 0 };
                     let bytes = |lane: usize| h.map(|h| h[lane] as u8 ^ flip);
                     let words = std::array::from_fn(|lane| u32::from_le_bytes(bytes(lane)));
-                    group[layout.highs + k / 4] = Line(words);
+                    layout.put(group, layout.highs, k / 4, &Line(words));
                 }
                 Highs::Words => {
-                    group[layout.highs + k / 2] = pair_words(&h[0], &h[1]);
-                    group[layout.highs + k / 2 + 1] = pair_words(&h[2], &h[3]);
+                    layout.put(group, layout.highs, k / 2, &pair_words(&h[0], &h[1]));
+                    layout.put(group, layout.highs, k / 2 + 1, &pair_words(&h[2], &h[3]));
                 }
             }
             for lane in 0..LANES {
@@ -239,8 +252,13 @@ pub(super) fn set_bound(layout: &Layout, group: &mut [Line], block: usize, bound
 pub(super) mod tests {
     use super::*;
 
-    /// Holds a way to pack against [`pack_block`], lanes and terms in every arrangement.
-    pub fn compare(format: Highs, pack: impl Fn(&Lanes<'_>, Side, &Layout, usize, &mut [Line])) {
+    /// Holds a way to pack groups of `all` lanes against [`pack_block`], lanes and terms in every
+    /// arrangement.
+    pub fn compare(
+        format: Highs,
+        all: usize,
+        pack: impl Fn(&Lanes<'_>, Side, &Layout, usize, &mut [Line]),
+    ) {
         let mut state = 1u64;
         let mut draw = || {
             state = state
@@ -252,6 +270,9 @@ pub(super) mod tests {
         for k in [1, 3, 4, 15, 16, 17, 31, 32, 33, 127, 129, 256, 300, 513] {
             for (lane_stride, k_stride) in [(1, 17), (k, 1), (3, 50)] {
                 for (lanes, shift) in [(1, 0), (5, 1), (8, 0), (13, 5), (16, 0)] {
+                    if lanes > all {
+                        continue;
+                    }
                     let data: Vec<i16> = data.iter().map(|q| q >> shift).collect();
                     let data = &data[..=(lanes - 1) * lane_stride + (k - 1) * k_stride];
                     let src = Lanes {
@@ -261,7 +282,7 @@ pub(super) mod tests {
                         k,
                         k_stride,
                     };
-                    let layout = Layout::new(k, format);
+                    let layout = Layout::new(k, format, all);
                     for side in [Side::A, Side::B] {
                         // Not zeros: what is left as it was would not be seen among them.
                         let mut expected = vec![Line([7; LANES]); layout.lines];

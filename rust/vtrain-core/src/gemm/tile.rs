@@ -58,15 +58,34 @@ pub(super) enum To<'a> {
     Add(&'a mut TileSums),
 }
 
-/// The packed operands of a tile: one group of A, one or two of B.
+/// Groups of an operand, one after the other.
+#[derive(Clone, Copy)]
+pub(super) struct Packed<'a> {
+    pub layout: &'a Layout,
+    pub lines: &'a [Line],
+}
+
+impl Packed<'_> {
+    /// What is known of a block of all groups.
+    fn bound(&self, block: usize) -> Bound {
+        let groups = self.lines.chunks_exact(self.layout.lines);
+        let bounds = groups.map(|group| bound(self.layout, group, block));
+        bounds.fold(Bound { norm: 0, wide: 0 }, |all, more| Bound {
+            norm: all.norm.max(more.norm),
+            wide: all.wide | more.wide,
+        })
+    }
+}
+
+/// The packed operands of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct TileJob<'a> {
-    pub layout: &'a Layout,
     /// Rows of C, the first lanes of `a`.
     pub rows: usize,
-    pub a: &'a [Line],
-    /// As many groups of B, one after the other, as the tile is wide.
-    pub b: &'a [Line],
+    /// One group.
+    pub a: Packed<'a>,
+    /// As many groups as the tile is wide.
+    pub b: Packed<'a>,
     /// What a later tile reads: asked for meanwhile.
     pub next: &'a [Line],
 }
@@ -83,6 +102,12 @@ pub(super) unsafe trait Isa {
     /// Rows and groups of columns of its largest tile.
     const ROWS: usize;
     const GROUPS: usize;
+    /// Lanes of a group of A; the other half of a line would be read for nothing.
+    const A_LANES: usize = if Self::ROWS <= LANES / 2 {
+        LANES / 2
+    } else {
+        LANES
+    };
     const HIGHS: Highs;
 
     unsafe fn zero() -> Self::Vector;
@@ -101,6 +126,16 @@ pub(super) unsafe trait Isa {
     unsafe fn dot_words(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `acc` plus the products of a lane's high limbs, A's as [`Highs`] and [`Side`] say.
     unsafe fn dot_highs(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Two sums of `dot`, one of the functions above, in the order that suits the instruction set.
+    #[inline(always)]
+    unsafe fn dot_two(
+        dot: impl Fn(Self::Vector, Self::Vector, Self::Vector) -> Self::Vector,
+        acc: [Self::Vector; 2],
+        a: Self::Vector,
+        b: [Self::Vector; 2],
+    ) -> [Self::Vector; 2] {
+        [dot(acc[0], a, b[0]), dot(acc[1], a, b[1])]
+    }
     /// `to = high * 2^16 + low`, or `to +=` that if `add`, in int64.
     unsafe fn widen(to: *mut i64, high: Self::Vector, low: Self::Vector, add: bool);
 
@@ -262,27 +297,20 @@ pub(super) fn bound(layout: &Layout, group: &[Line], block: usize) -> Bound {
 ///
 /// # Safety
 /// The machine has the instructions of `I`; `R` is `job.rows`, at most [`MAX_ROWS`]; `N` vectors
-/// are all the groups of `job.b`, at most [`MAX_COLS`] columns; the groups were packed for the
-/// layout and the instruction set.
+/// are all the groups of `job.b`, at most [`MAX_COLS`] columns; the groups were packed for their
+/// layouts, of the same terms, and the instruction set.
 #[inline(always)]
 pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
     job: &TileJob<'_>,
     out: &mut TileSums,
     mut add: bool,
 ) {
-    let layout = job.layout;
-    let blocks = layout.blocks();
+    let Layout { k, .. } = *job.a.layout;
+    let blocks = job.a.layout.blocks();
     // A bound on a block's |S|, and whether the block is wide.
     let bounds = |block| {
-        let mut norm = 0;
-        let a = bound(layout, job.a, block);
-        let mut wide = a.wide;
-        for group in job.b.chunks_exact(layout.lines) {
-            let b = bound(layout, group, block);
-            norm = b.norm.max(norm);
-            wide |= b.wide;
-        }
-        (u64::from(a.norm) * u64::from(norm), wide != 0)
+        let (a, b) = (job.a.bound(block), job.b.bound(block));
+        (u64::from(a.norm) * u64::from(b.norm), a.wide | b.wide != 0)
     };
     let mut next = job.next.as_ptr_range();
     let mut block = 0;
@@ -302,12 +330,12 @@ pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
         }
         let exact = block > start;
         let step = match (exact, wide) {
-            (true, _) => layout.k,
+            (true, _) => k,
             (false, false) => BLOCK,
             (false, true) => WIDE_BLOCK,
         };
         block = block.max(start + 1);
-        let end = layout.k.min(block * BLOCK);
+        let end = k.min(block * BLOCK);
         for first in (start * BLOCK..end).step_by(step) {
             let terms = first..end.min(first + step);
             // SAFETY: the terms lie within K; the rest is passed on.
@@ -329,7 +357,7 @@ unsafe fn b_at<I: Isa>(job: &TileJob<'_>, line: usize, v: usize) -> *const u32 {
     let (group, offset) = (v * I::WIDTH / LANES, v * I::WIDTH % LANES);
     // SAFETY: the line lies within the group by the caller's contract.
     unsafe {
-        let line = job.b.as_ptr().add(group * job.layout.lines + line);
+        let line = job.b.lines.as_ptr().add(group * job.b.layout.lines + line);
         line.cast::<u32>().add(offset)
     }
 }
@@ -337,10 +365,31 @@ unsafe fn b_at<I: Isa>(job: &TileJob<'_>, line: usize, v: usize) -> *const u32 {
 // The loops over rows and vectors below are by index: so they are unrolled wherever they are
 // compiled, and what they work on stays in registers.
 
-/// Adds to `sums` what `dot` makes of the groups' lines `lines`.
+/// Adds to `sums` what `dot` makes of `x` and each of `row`.
+#[inline(always)]
+unsafe fn dot_row<I: Isa, const N: usize>(
+    dot: impl Fn(I::Vector, I::Vector, I::Vector) -> I::Vector,
+    sums: &mut [I::Vector; N],
+    x: I::Vector,
+    row: &[I::Vector; N],
+) {
+    if N == 2 {
+        // SAFETY: passed on from the caller.
+        [sums[0], sums[N - 1]] =
+            unsafe { I::dot_two(dot, [sums[0], sums[N - 1]], x, [row[0], row[N - 1]]) };
+    } else {
+        for v in 0..N {
+            sums[v] = dot(sums[v], x, row[v]);
+        }
+    }
+}
+
+/// Adds to `sums` what `dot` makes of `lines` of a part, counted from where it begins in A's and in
+/// B's groups.
 #[inline(always)]
 unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
     job: &TileJob<'_>,
+    (part_of_a, part_of_b): (usize, usize),
     lines: Range<usize>,
     sums: &mut [[I::Vector; N]; R],
     next: &mut Range<*const Line>,
@@ -348,11 +397,13 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
 ) {
     // SAFETY: the lines lie within the groups by the caller's contract, and so does what is next.
     unsafe {
-        let mut a = job.a.as_ptr().add(lines.start).cast::<u32>();
+        let mut a = job.a.lines.as_ptr().add(part_of_a).cast::<u32>();
+        a = a.add(lines.start * I::A_LANES);
         // Where a group of the tile begins; a tile of one group has one.
-        let mut b = [b_at::<I>(job, lines.start, 0); MAX_COLS / LANES];
+        let first = part_of_b + lines.start;
+        let mut b = [b_at::<I>(job, first, 0); MAX_COLS / LANES];
         for (group, b) in b.iter_mut().enumerate().take(N * I::WIDTH / LANES) {
-            *b = b_at::<I>(job, lines.start, group * LANES / I::WIDTH);
+            *b = b_at::<I>(job, first, group * LANES / I::WIDTH);
         }
         let fetched = lines.len().min(next.end.offset_from_unsigned(next.start));
         // A macro: a closure would not have the instructions turned on.
@@ -369,14 +420,12 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
                 for group in 0..N * I::WIDTH / LANES {
                     b[group] = b[group].add(LANES);
                 }
-                I::prefetch(a.wrapping_add(AHEAD * LANES));
+                I::prefetch(a.wrapping_add(AHEAD * I::A_LANES));
                 for r in 0..R {
                     let x = I::splat(a.add(r));
-                    for v in 0..N {
-                        sums[r][v] = dot(sums[r][v], x, row[v]);
-                    }
+                    dot_row::<I, N>(&dot, &mut sums[r], x, &row);
                 }
-                a = a.add(LANES);
+                a = a.add(I::A_LANES);
             };
         }
         for _ in 0..fetched {
@@ -403,7 +452,9 @@ unsafe fn words<I: Isa, const R: usize, const N: usize>(
     unsafe {
         let lines = terms.start / 2..terms.end / 2;
         let mut sums = [[I::zero(); N]; R];
-        dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
+        dot_lines::<I, R, N>(job, (0, 0), lines, &mut sums, next, |s, x, y| {
+            I::dot_words(s, x, y)
+        });
         for r in 0..R {
             for v in 0..N {
                 let to = out.0[r].as_mut_ptr().add(v * I::WIDTH);
@@ -422,18 +473,24 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
     add: bool,
     next: &mut Range<*const Line>,
 ) {
-    let layout = job.layout;
+    let (a, b) = (job.a.layout, job.b.layout);
     // SAFETY: passed on from the caller; the terms start at a half block.
     unsafe {
-        let lines = |k: usize| layout.highs + k / I::HIGHS.step();
-        let lines = lines(terms.start)..lines(terms.end);
+        let lines = terms.start / I::HIGHS.step()..terms.end / I::HIGHS.step();
         let mut sums = [[I::zero(); N]; R];
-        dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_highs(s, x, y));
+        dot_lines::<I, R, N>(
+            job,
+            (a.highs, b.highs),
+            lines,
+            &mut sums,
+            next,
+            |s, x, y| I::dot_highs(s, x, y),
+        );
         let mut fixes = [I::zero(); N];
         if let Highs::Bytes = I::HIGHS {
             for half in terms.start / WIDE_BLOCK..terms.end.div_ceil(WIDE_BLOCK) {
                 for v in 0..N {
-                    fixes[v] = I::add(fixes[v], I::load(b_at::<I>(job, layout.fixes + half, v)));
+                    fixes[v] = I::add(fixes[v], I::load(b_at::<I>(job, b.fixes + half, v)));
                 }
             }
         }
@@ -446,7 +503,9 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
             }
         }
         let lines = terms.start / 2..terms.end / 2;
-        dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
+        dot_lines::<I, R, N>(job, (0, 0), lines, &mut sums, next, |s, x, y| {
+            I::dot_words(s, x, y)
+        });
         for r in 0..R {
             for v in 0..N {
                 let to = out.0[r].as_mut_ptr().add(v * I::WIDTH);
@@ -504,9 +563,8 @@ pub(super) unsafe fn loose<I: Isa, const R: usize, const N: usize>(
                 }
                 for r in 0..R {
                     let x = I::splat(a[r / 4].add(r % 4 * step).cast());
-                    for v in 0..N {
-                        sums[r][v] = I::dot_words(sums[r][v], x, row[v]);
-                    }
+                    let dot = |s, x, y| I::dot_words(s, x, y);
+                    dot_row::<I, N>(dot, &mut sums[r], x, &row);
                 }
                 for i in 0..R.div_ceil(4) {
                     a[i] = a[i].wrapping_add(job.pair_step);

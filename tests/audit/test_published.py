@@ -476,6 +476,38 @@ def test_a_run_is_not_published_over_another(honest: Path, tmp_path: Path) -> No
     assert read_folder(other) == before
 
 
+def test_a_run_is_not_published_over_what_another_published(
+    honest: Path, published: Path, tmp_path: Path
+) -> None:
+    """Its claim, log, task and graph would be gone, and whoever holds the claim has nothing to
+    audit; a claim of this run that is longer, or of another log, is as dear."""
+    store = FolderStore(Path(shutil.copytree(published, tmp_path / "store")))
+    before = read_folder(store.root)
+    other, fewer = tmp_path / "other", Path(shutil.copytree(honest, tmp_path / "fewer"))
+    train(make_tiny_task(steps=4, commit_every=2, checkpoint_every=4), other, key=KEY)
+    write_leaves(fewer, read_leaves(fewer)[:8])
+    sign_again(fewer)
+    for run, said in ((other, "of another run"), (fewer, "of this run, which it does not go on")):
+        digests = [
+            compute_claim_digest(signed.read_claim(RunPaths(at)).claim).hex()
+            for at in (honest, run)
+        ]
+        with pytest.raises(RunError, match=said) as error:
+            publish_run(run, store)
+        assert all(digest in error.value.message for digest in digests)
+        assert "publish to a place of its own" in error.value.message
+        assert error.value.where == store.locate("claim.cbor")
+        assert read_folder(store.root) == before
+    # What is longer goes on from what is shorter, and what was removed is in nobody's way.
+    (store.root / "claim.cbor").unlink()
+    publish_run(fewer, store)
+    publish_run(honest, store)
+    assert audit(f"file://{store.root}", all_=True).verdict == "verified"
+    (store.root / "claim.cbor").write_bytes(b"a list for the shop")
+    with pytest.raises(RunError, match="is no claim that could be replaced"):
+        publish_run(honest, store)
+
+
 def test_samples_may_be_kept_back(honest: Path, tmp_path: Path) -> None:
     publish_run(honest, FolderStore(tmp_path / "store"), samples=False)
     url = f"file://{tmp_path / 'store'}"

@@ -64,7 +64,7 @@ def audit(url: str, options: dict[str, str]) -> Report:
         return verify(published.root, published=published, samples=1)
 
 
-def test_a_run_is_published_and_audited(run: Path, options: dict[str, str]) -> None:
+def test_a_run_is_published_and_audited(run: Path, options: dict[str, str], tmp_path: Path) -> None:
     url = f"s3://{BUCKET}/audited"
     store = ObjectStore(url, options)
     publish_run(run, store)
@@ -72,6 +72,12 @@ def test_a_run_is_published_and_audited(run: Path, options: dict[str, str]) -> N
     assert report.verdict == "verified", report.reason
     # Publishing again, to the same place, replaces what leads to the rest, and writes no piece.
     publish_run(run, ObjectStore(url, options))
+    other = tmp_path / "other"
+    train(make_tiny_task(steps=2, commit_every=2, checkpoint_every=2), other, key=KEY)
+    with pytest.raises(RunError, match="of another run"):
+        publish_run(other, ObjectStore(url, options))
+    with pytest.raises(NotProducedError, match="more than the 9"):
+        store.find("claim.cbor", 9)
     assert audit(url, options).verdict == "verified"
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from vtrain.commit.http_store import HttpReader
 from vtrain.commit.store import Source, check_name, is_content, parse_url, split_url
-from vtrain.errors import MissingExtraError, RunError, StoreError
+from vtrain.errors import MissingExtraError, NotProducedError, RunError, StoreError
 from vtrain.limits import LIMITS, Limits
 
 try:
@@ -68,6 +68,18 @@ class ObjectStore(Source):
 
     def locate(self, name: str) -> str:
         return f"{self._url}/{name}"
+
+    def find(self, name: str, most: int) -> bytes | None:
+        try:
+            found = obstore.get(self._store, check_name(name))
+            if found.meta["size"] > most:
+                message = f"it has {found.meta['size']} bytes, more than the {most} that are taken"
+                raise NotProducedError(message, where=self.locate(name))
+            return bytes(found.bytes())
+        except FileNotFoundError:
+            return None
+        except BaseError as error:
+            raise StoreError(f"cannot be read: {error}", where=self.locate(name)) from None
 
     def put(self, name: str, data: bytes) -> None:
         if self._there.get(check_name(name)) == len(data):

@@ -7,6 +7,7 @@ What it gives is for the reader to compare (``vtrain.commit.pieces``).
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -17,7 +18,7 @@ from threading import Lock
 from typing import Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from vtrain.commit.files import open_file, storing, write_atomic
+from vtrain.commit.files import open_file, read_file, storing, write_atomic
 from vtrain.errors import NotProducedError, RunError, StoreError
 from vtrain.limits import LIMITS, Limits
 
@@ -42,6 +43,19 @@ class Sink(Protocol):
 
     def put(self, name: str, data: bytes) -> None:
         """Hold ``data`` under ``name``, all of it or nothing; StorageError, StoreError."""
+        ...
+
+
+class Shelf(Sink, Protocol):
+    """What a run is published to, which may have been published to before."""
+
+    def locate(self, name: str) -> str:
+        """Where an object is, for messages."""
+        ...
+
+    def find(self, name: str, most: int) -> bytes | None:
+        """What is under ``name`` already, of at most ``most`` bytes; None where there is nothing.
+        NotProducedError for what is larger, or no file; StorageError, StoreError."""
         ...
 
 
@@ -185,6 +199,10 @@ class FolderStore(Source):
                 left -= len(block)
                 yield block
 
+    def find(self, name: str, most: int) -> bytes | None:
+        path = self.root / check_name(name)
+        return read_file(path, most, root=self.root) if os.path.lexists(path) else None
+
     def put(self, name: str, data: bytes) -> None:
         path = self.root / check_name(name)
         with storing(path):
@@ -221,7 +239,7 @@ def open_source(
     return ObjectStore(url, options or {}, limits)
 
 
-def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
+def open_sink(url: str, options: Mapping[str, str] | None = None) -> Shelf:
     """The store at ``url`` for publishing: a folder, by its path or URL, or an object store.
 
     RunError for a URL that is none, or of a web server, which takes nothing; MissingExtraError.

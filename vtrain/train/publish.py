@@ -1,7 +1,8 @@
 """Publishing a run: everything that an auditor may ask for, in pieces that it can ask for alone.
 
 The claim is written last: where it is, all else is.  Publishing again writes what has been added,
-such as traces that an auditor asked for.
+such as traces that an auditor asked for, or steps since; the claim of another run is never
+replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from vtrain.attest.traces import verify_traces
 from vtrain.commit.files import open_file, read_file
 from vtrain.commit.pieces import AHEAD, Form, Part, RowsForm, TensorForm, write_whole
 from vtrain.commit.state import compute_state_leaves, compute_state_root
-from vtrain.commit.store import FolderStore, Sink
+from vtrain.commit.store import FolderStore, Shelf, Sink
 from vtrain.commit.traces import TRACES_FOLDER, TraceFolder, is_there
 from vtrain.engines.base import State
 from vtrain.errors import EncodingError, NotProducedError, RunError
@@ -33,7 +34,7 @@ from vtrain.spec.samples import Samples, compute_row_length, compute_samples_len
 from vtrain.train import signed as evidence
 from vtrain.train.data import compute_samples_root, read_samples
 from vtrain.train.layout import RunPaths
-from vtrain.wire.claim import Claim, encode_signed_claim
+from vtrain.wire.claim import Claim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord, decode_record
 from vtrain.wire.structs import encode
@@ -53,6 +54,9 @@ def name_leaves(step: int) -> str:
     """The name of the leaves of the trace of a step."""
     return f"traces/step-{step:012d}.leaves"
 
+
+CLAIM_NAME = "claim.cbor"
+"""The name of the signed claim."""
 
 TRACES_NAME = "traces/traces.cbor"
 """The name of what a solver signed of traces."""
@@ -86,7 +90,7 @@ class Summary:
 
 def publish_run(
     run: Path,
-    sink: Sink,
+    sink: Shelf,
     *,
     data: Path | None = None,
     samples: bool = True,
@@ -98,7 +102,8 @@ def publish_run(
 
     What is published is held against the claim first.  NotProducedError, EncodingError,
     SignatureError where something is missing or not what was signed for; RunError for a run that
-    claims nothing, and for a folder that holds a run; errors of ``sink``.
+    claims nothing, for a folder that holds a run, and for a store with a claim that this run does
+    not go on from; errors of ``sink``.
     """
     paths = RunPaths(run)
     paths.require_run()
@@ -109,6 +114,7 @@ def publish_run(
         )
     signed = evidence.read_claim(paths)
     source = _Source(paths, signed.claim, threads)
+    _refuse_other(sink, source)
     with _writing(sink) as queue:
         work = _Work(queue, source, progress)
         states = work.publish_states()
@@ -118,9 +124,39 @@ def publish_run(
         work.publish_files()
     # What leads to all else comes when all else is there.
     claim = encode_signed_claim(signed)
-    sink.put("claim.cbor", claim)
+    sink.put(CLAIM_NAME, claim)
     digest = compute_claim_digest(signed.claim)
     return Summary(digest, states, traces, has_samples, queue.bytes + len(claim))
+
+
+def _refuse_other(sink: Shelf, source: _Source) -> None:
+    """RunError where ``sink`` has a claim that is not of this run, or of a log that this one's does
+    not begin with: it would be gone, and whoever holds it could not audit it any more."""
+    claim, where = source.claim, sink.locate(CLAIM_NAME)
+    fix = "publish to a place of its own, or remove that claim first"
+    try:
+        found = sink.find(CLAIM_NAME, LIMITS.claim_bytes)
+        if found is None:
+            return
+        there = decode_signed_claim(found).claim
+    except (EncodingError, NotProducedError) as error:
+        raise RunError(
+            f"is there, and is no claim that could be replaced: {error.message}; {fix}", where=where
+        ) from None
+    same = (there.run_id, there.solver, there.task_id) == (
+        claim.run_id,
+        claim.solver,
+        claim.task_id,
+    )
+    if same and source.goes_on(there):
+        return
+    of = "of this run, which it does not go on from" if same else "of another run"
+    raise RunError(
+        f"is the claim {compute_claim_digest(there).hex()} ({there.log_size} steps) {of}: "
+        f"{compute_claim_digest(claim).hex()} ({claim.log_size} steps) would replace it and its "
+        f"log; {fix}",
+        where=where,
+    )
 
 
 class _Source:
@@ -134,8 +170,20 @@ class _Source:
                 "is not the task that the signed claim is about", where=str(paths.task)
             )
         self.graph: StepGraph = evidence.read_legal_graph(paths, self.task)
-        leaves = evidence.read_leaves(paths, claim)
-        self.records: list[StepRecord] = [decode_record(leaf) for leaf in leaves]
+        self._leaves = evidence.read_leaves(paths, claim)
+        self.records: list[StepRecord] = [decode_record(leaf) for leaf in self._leaves]
+
+    def goes_on(self, kept: Claim) -> bool:
+        """Whether the logs begin with those of a claim of this task."""
+
+        def read_kzg() -> list[bytes] | None:
+            kzg = self.task.kzg
+            if kzg is None:
+                return None
+            leaves = evidence.read_kzg_leaves(self.paths, self.claim, kzg.every)
+            return leaves[: kept.log_size // kzg.every]
+
+        return kept.log_size <= len(self._leaves) and evidence.goes_on(kept, self._leaves, read_kzg)
 
     @property
     def checkpoints(self) -> list[int]:

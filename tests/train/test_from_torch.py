@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from safetensors.numpy import load_file
 from torch import nn, optim
 from torch.nn import functional
 from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
 
 import vtrain
 from tests.exhaustive import spare
@@ -33,7 +35,8 @@ from tests.torch_layers import LAYERS, list_layers, make_layer_case
 from tests.zoo import CLOSE, MODELS, make_model, walk
 from tests.zoo import make_task as make_case_task
 from vtrain.attest.keys import PrivateKey
-from vtrain.errors import RunError, TaskError, UnsupportedError, VtrainWarning
+from vtrain.errors import DataError, RunError, TaskError, UnsupportedError, VtrainWarning
+from vtrain.graph.update import param_state
 from vtrain.train import written
 from vtrain.train.deliver import evaluate, export_run
 from vtrain.train.layout import RunPaths
@@ -596,3 +599,115 @@ def test_attention_is_calibrated_beyond_its_first_steps(
             calibration_steps=given,
         )
     assert told == [expected]
+
+
+def test_samples_of_another_order_of_axes_are_refused() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(32, 3))
+    x, loss = torch.rand(SAMPLES, 6, 6, 3), nn.CrossEntropyLoss()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    example = torch.zeros(1, 3, 6, 6)
+    good = x.permute(0, 3, 1, 2)
+    cases: list[tuple[Any, Any, str]] = [
+        ((x, make_labels()), None, "data: inputs: are [batch, 6, 6, 3], and the example is"),
+        (TensorDataset(x, make_labels()), None, ".transpose(0, 3, 1, 2)"),
+        ((good, make_labels()), (x, make_labels()), "test: inputs: are [batch, 6, 6, 3]"),
+    ]
+    for data, test, reason in cases:
+        with pytest.raises(UnsupportedError) as caught:
+            make_task(module, example, data, loss, optimizer, test=test)
+        assert reason in str(caught.value)
+    # Rows are in the order of the model, by docs/pytorch.md: the same samples, the same graph.
+    rows = make_task(module, example, (good.flatten(1), make_labels()), loss, optimizer)
+    assert rows.spec.exponents == make_task(
+        module, example, (good, make_labels()), loss, optimizer
+    ).spec.exponents
+
+
+def test_targets_of_another_order_of_axes_are_refused() -> None:
+    module, x = nn.Linear(4, 3), torch.rand(SAMPLES, 5, 4)
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    for data, reason in (
+        ((x, torch.rand(SAMPLES, 3, 5)), "data: targets: are [batch, 3, 5], and the module's"),
+        ((x.transpose(1, 2), torch.rand(SAMPLES, 5, 3)), "data: inputs: are [batch, 4, 5]"),
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            make_task(module, torch.zeros(1, 5, 4), data, nn.MSELoss(), optimizer)
+        assert reason in str(caught.value)
+
+
+def test_a_task_file_whose_samples_have_other_axes_is_refused(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(4, 3))
+    data = (torch.rand(SAMPLES, 5, 4), torch.rand(SAMPLES, 5, 3))
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    task = make_task(module, torch.zeros(1, 5, 4), data, nn.MSELoss(), optimizer)
+    path = task.write(tmp_path / "task")
+    for name, where in (("y", "loss"), ("x", "data")):
+        file = tmp_path / "task" / f"{name}.npy"
+        np.save(file, np.load(file).transpose(0, 2, 1))
+        with pytest.raises(TaskError, match="as many elements") as refused:
+            vtrain.compile(path)
+        assert refused.value.where == where
+
+
+def test_test_data_are_checked_before_the_first_step(tmp_path: Path) -> None:
+    module, x = make_mlp(), make_rows()
+    given = (module, torch.zeros(2, 5), (x, make_labels()), nn.CrossEntropyLoss())
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    labels = make_labels()
+    labels[4] = 7
+    with pytest.raises(UnsupportedError, match="cannot be had") as caught:
+        make_task(*given, optimizer, test=(x[:, :3], make_labels()))
+    assert "test: inputs: are [batch, 3], and the example is [batch, 5]" in str(caught.value)
+    with pytest.raises(DataError, match="label 7 is not in") as wrong:
+        make_task(*given, optimizer, test=(x, labels))
+    assert wrong.value.where == "test: sample 4"
+    # Of a task file they are read when they are needed: before anything of the run is written.
+    path = make_task(*given, optimizer, test=(x, make_labels())).write(tmp_path / "task")
+    np.save(path.parent / "test-y.npy", labels.to(torch.int32).numpy())
+    with pytest.raises(DataError, match="label 7 is not in") as wrong:
+        vtrain.train(path, tmp_path / "run", eval_every=2)
+    assert wrong.value.where == "test data: sample 4"
+    assert not (tmp_path / "run").exists()
+
+
+def test_tokens_to_measure_on_may_be_of_another_type() -> None:
+    module = Gpt(0.0)
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    given = (module, make_ids(2), make_tokens(), nn.CrossEntropyLoss(), optimizer)
+    test = make_task(*given, test=make_tokens().astype(np.int64)).file
+    assert test is not None and test.held is not None and test.held.test is not None
+    assert test.held.test.spec.x_dtype == test.held.samples.spec.x_dtype
+    with pytest.raises(UnsupportedError, match="cannot be had"):
+        make_task(*given, test=make_tokens().astype(np.int64) + 2**20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_files_have_float32_whatever_the_module_had(
+    dtype: torch.dtype, tmp_path: Path, key: PrivateKey
+) -> None:
+    module = make_mlp().to(dtype)
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    data = (make_rows(), make_labels())
+    example = torch.zeros(2, 5, dtype=dtype)
+    task = make_task(module, example, data, nn.CrossEntropyLoss(), optimizer)
+    name = str(dtype).removeprefix("torch.")
+    assert any(f"parameters are {name}" in note for note in task.notes)
+    run = vtrain.train(task, tmp_path / "run", key=key, threads=1)
+    onnx_file, tensors = vtrain.export(run, tmp_path / "out")
+    _, _, state = read_claimed_state(RunPaths(run.path), None)
+    found = load_file(tensors)
+    assert {values.dtype for values in found.values()} == {np.dtype(np.float32)}
+    exact = np.ldexp(state[param_state("0.weight")].astype(np.float64), -24)
+    assert np.array_equal(found["0.weight"], exact.astype(np.float32))
+    back = run.state_dict()
+    assert {one.dtype for one in back.values()} == {
+        torch.float32 if dtype == torch.bfloat16 else dtype
+    }
+    module.load_state_dict(back)
+    # What runs models takes operands of one type alone.
+    session = onnxruntime.InferenceSession(onnx_file.read_bytes())
+    rows = make_rows()
+    (out,) = session.run(None, {session.get_inputs()[0].name: rows.numpy()})
+    plain = copy.deepcopy(module).float()
+    plain.load_state_dict({path: torch.from_numpy(one) for path, one in found.items()})
+    assert np.allclose(out, plain(rows).detach().numpy(), atol=1e-5)

@@ -349,6 +349,25 @@ def _typed_data(tensor: onnx.TensorProto) -> Any:
             return tensor.int32_data
 
 
+def use_single(graph: onnx.GraphProto) -> None:
+    """Make every float of a graph float32: its stored tensors, and what its casts give.
+
+    The inputs of a file that is named exactly are float32 whatever the module's type was, and a
+    runtime takes operands of one type alone.
+    """
+    for tensor in find_stored_tensors(graph).values():
+        if tensor.data_type not in _FLOATS or tensor.data_type == onnx.TensorProto.FLOAT:
+            continue
+        where = f"initialiser {tensor.name}"
+        values = read_floats(tensor, where).astype(np.float64)
+        tensor.data_type = onnx.TensorProto.FLOAT
+        write_floats(tensor, values, where)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in _FLOATS:
+                attribute.i = onnx.TensorProto.FLOAT
+
+
 def write_floats(tensor: onnx.TensorProto, values: npt.NDArray[np.float64], where: str) -> None:
     """Replace the elements of a stored float tensor, keeping its name, shape and data type.
 

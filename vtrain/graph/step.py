@@ -304,6 +304,13 @@ def _emit_cross_entropy(
     return loss, gradient
 
 
+def keeps_order(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether elements of one shape may be taken, in their order, for those of another: the axes
+    are the same but for extents of 1, or one of the two is a row of all elements."""
+    one, other = (tuple(extent for extent in shape if extent != 1) for shape in (found, wanted))
+    return one == other or (math.prod(one) == math.prod(other) and min(len(one), len(other)) <= 1)
+
+
 def _emit_mse(
     b: GraphBuilder, outputs: Ref, targets: Ref, ignored: int | None = None
 ) -> tuple[Ref, Ref]:
@@ -314,6 +321,12 @@ def _emit_mse(
     if out.size != target.size:
         raise TaskError(
             f"MSE needs targets as large as the outputs; {target.shape} and {out.shape}",
+            where="loss",
+        )
+    if not keeps_order(target.shape[1:], out.shape[1:]):
+        raise TaskError(
+            f"MSE needs targets with the axes of the outputs, in their order: {target.shape} and "
+            f"{out.shape} have as many elements, and which belongs to which is not clear",
             where="loss",
         )
     aligned = b.emit("reshape", "loss/targets", (targets,), shape=out.shape)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 from safetensors.numpy import save
 
 from vtrain.errors import ModelError
@@ -26,6 +27,7 @@ from vtrain.graph.onnx_file import (
     save_model,
     separate_vectors,
     store_copies,
+    use_single,
     use_statistics,
     write_floats,
 )
@@ -64,13 +66,21 @@ def compute_float_weights(model: Model, params: Masters) -> dict[str, npt.NDArra
 def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     """The file ``original``, from which ``model`` was imported, with the weights ``params``.
 
-    Initialisers keep their names, shapes and data types (rounded to nearest, ties to even);
+    Initialisers keep their names, shapes and data types (rounded to nearest, ties to even), but that
+    a file that was made of a module of torch has float32 throughout, whatever the module had;
     everything else of the file stays as it is, but that a ``Dropout`` in training mode becomes an
     ``Identity``, that a ``BatchNormalization`` takes its running statistics, that an ``Identity``
     or a ``Gather`` of an initialiser, which is a parameter of its own, becomes an initialiser, and
     so does each use of a vector that :func:`separate_vectors` takes apart.
     """
+    return save_model(_fill(original, model, params, single=True))
+
+
+def _fill(original: bytes, model: Model, params: Masters, *, single: bool) -> onnx.ModelProto:
+    """The file with other weights; ``single``: in float32 where it was made of a module."""
     exported = load_model(original)
+    if single and is_named_exactly(exported):
+        use_single(exported.graph)
     drop_nothing(exported.graph)
     use_statistics(exported.graph)
     if not is_named_exactly(exported):
@@ -87,23 +97,23 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
         if values.size != int(np.prod(read_dims(tensor, where), dtype=np.int64)):
             raise ModelError("has another shape in the original file", where=where)
         write_floats(tensor, values, where)
-    return save_model(exported)
+    return exported
 
 
 def compute_state_dict(
-    original: bytes, model: Model, params: Masters
+    original: bytes, model: Model, params: Masters, *, single: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
     """Trained weights by name, as the framework that wrote the file ``original`` has them.
 
     Of a module of torch these are all entries of its ``state_dict``, tied ones and buffers
-    included, in the types that they had (bfloat16 as float32).  Of another file they are the
-    initialisers that were trained, as float32.
+    included, in the types that they had (bfloat16 as float32), or with ``single`` floats as
+    float32.  Of another file they are the initialisers that were trained, as float32.
     """
     file = load_model(original)
     if not is_named_exactly(file):
         weights = compute_float_weights(model, params)
         return {name: np.ascontiguousarray(one, np.float32) for name, one in weights.items()}
-    tensors = find_stored_tensors(load_model(export_onnx(original, model, params)).graph)
+    tensors = find_stored_tensors(_fill(original, model, params, single=single).graph)
     found: dict[str, npt.NDArray[Any]] = {}
     for name, stored in read_state_names(file):
         where = f"initialiser {stored}"
@@ -117,9 +127,10 @@ def compute_state_dict(
 def export_safetensors(
     original: bytes, model: Model, params: Masters, *, kind: str | None = None
 ) -> bytes:
-    """A safetensors file of what :func:`compute_state_dict` gives; ``kind`` says in its metadata
+    """A safetensors file of what :func:`compute_state_dict` gives, floats as float32 whatever the
+    module had: a shorter type would lose bits that were trained.  ``kind`` says in its metadata
     whose tensors they are ("pt": of torch), which some loaders ask for."""
-    weights = compute_state_dict(original, model, params)
+    weights = compute_state_dict(original, model, params, single=True)
     if "__metadata__" in weights:
         raise ModelError("safetensors reserves this name", where="parameter __metadata__")
     return save(weights, None if kind is None else {"format": kind})

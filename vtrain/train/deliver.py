@@ -44,7 +44,7 @@ from vtrain.train.signed import (
     read_leaves,
     read_task,
 )
-from vtrain.wire.graph import Ref, StepGraph
+from vtrain.wire.graph import Ref, StepGraph, TensorType
 from vtrain.wire.record import decode_record
 
 if TYPE_CHECKING:
@@ -103,15 +103,7 @@ def evaluate(
     """
     check_state(graph, state)
     forward = _Forward(graph, state, samples, choose_apply(engine))
-    for part in ("x", "y"):
-        forward.check_form(part)
-    if forward.classes is not None:
-        check_labels(samples, forward.classes, find_ignored(graph))
-    for node in graph.nodes:
-        if node.op == "gather_rows":
-            check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
-        elif node.op == "token_spans":
-            check_padding(samples, attr_int(node.attrs, "padding"))
+    check_fit(graph, samples)
     correct = total = ignored = 0
     for start in range(0, samples.spec.samples, forward.batch):
         batch_loss, batch_correct, batch_ignored = forward.run(start)
@@ -128,6 +120,42 @@ def evaluate(
         count=count,
         step=int(state[STEP_STATE]),
     )
+
+
+def check_fit(graph: StepGraph, samples: Samples, name: str = "") -> None:
+    """DataError, which calls the samples ``name``, unless a graph can be run on them: their form is
+    that which it gathers, and labels and ids are those that it has."""
+    try:
+        for node in graph.nodes:
+            if node.op == "gather_samples":
+                _check_form(str(node.attrs["part"]), node.outputs[0], samples)
+        for node in graph.nodes:
+            if node.op == "cross_entropy":
+                classes = graph.type_of(node.inputs[0]).shape[1]
+                check_labels(samples, classes, find_ignored(graph))
+            elif node.op == "gather_rows":
+                check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
+            elif node.op == "token_spans":
+                check_padding(samples, attr_int(node.attrs, "padding"))
+    except DataError as error:
+        if not name:
+            raise
+        raise DataError(error.message, where=f"{name}: {error.where}") from None
+
+
+def _check_form(part: str, wanted: TensorType, samples: Samples) -> None:
+    spec = samples.spec
+    found = (
+        (spec.x_dtype, spec.x_shape, spec.x_exponent)
+        if part == "x"
+        else (spec.y_dtype, spec.y_shape, spec.y_exponent)
+    )
+    if found != (wanted.dtype, wanted.shape[1:], wanted.exponent):
+        raise DataError(
+            f"are {found[0]} {found[1]} with exponent {found[2]}; the task has "
+            f"{wanted.dtype} {wanted.shape[1:]} with exponent {wanted.exponent}",
+            where=f"samples.{part}",
+        )
 
 
 def evaluate_run(run: Path, samples: Samples, step: int | None = None) -> Evaluation:
@@ -283,21 +311,6 @@ class _Forward:
         for index in needed:
             if index not in varying and index not in {ref.node for ref in self._parts.values()}:
                 self._fixed[index] = self._apply(index, self._fixed)
-
-    def check_form(self, part: str) -> None:
-        """DataError unless the samples' ``part`` has the form that the graph gathers."""
-        wanted, spec = self._graph.type_of(self._parts[part]), self._samples.spec
-        found = (
-            (spec.x_dtype, spec.x_shape, spec.x_exponent)
-            if part == "x"
-            else (spec.y_dtype, spec.y_shape, spec.y_exponent)
-        )
-        if found != (wanted.dtype, wanted.shape[1:], wanted.exponent):
-            raise DataError(
-                f"are {found[0]} {found[1]} with exponent {found[2]}; the task has "
-                f"{wanted.dtype} {wanted.shape[1:]} with exponent {wanted.exponent}",
-                where=f"samples.{part}",
-            )
 
     def run(self, start: int) -> tuple[int, int, int]:
         """(loss, right classes, labels that are ignored) of up to ``batch`` samples from ``start``.

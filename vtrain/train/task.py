@@ -49,6 +49,7 @@ from vtrain.graph.step import (
     count_terms,
     emit_step,
     find_ignored,
+    keeps_order,
 )
 from vtrain.graph.update import floor_log2, round_half_up
 from vtrain.limits import LIMITS, limits_here
@@ -633,12 +634,22 @@ def _check_tokens(file: TaskFile) -> None:
         )
 
 
-def _require_length(model: Model, file: TaskFile, samples: Samples) -> None:
-    """TaskError unless a sample is as long as what the model takes, its table of positions is."""
-    found, wanted = math.prod(samples.spec.x_shape), math.prod(model.input_shape)
+def _require_form(model: Model, file: TaskFile, samples: Samples) -> None:
+    """TaskError unless a sample is as long as what the model takes, its table of positions is, and
+    has its elements in that order."""
+    shape = samples.spec.x_shape
+    found, wanted = math.prod(shape), math.prod(model.input_shape)
     depth = file.prepare.depth or 1
     if found * depth == wanted:
-        return
+        whole = shape if file.prepare.depth is None else (*shape, depth)
+        if keeps_order(whole, model.input_shape):
+            return
+        raise TaskError(
+            f"has samples of shape {whole}, and the model takes {model.input_shape}: as many "
+            "elements, and in another order: give x with the axes of the model "
+            "(np.transpose), or as rows of all elements that are in the model's order",
+            where="data",
+        )
     is_window = isinstance(file.data, TokenSource | TextSource)
     fix = f"set context = {wanted // depth}" if is_window else f"give samples of {wanted // depth}"
     raise TaskError(
@@ -710,7 +721,7 @@ def _load_parts(file: TaskFile, model: Model | None = None) -> _Parts:
     _require_agreement(model, file.prepare)
     model = _confine_attention(model, file)
     samples = load_samples(file.data) if held is None else held.samples
-    _require_length(model, file, samples)
+    _require_form(model, file, samples)
     terms = count_terms(file.loss, samples.spec, file.batch)
     plan = StepPlan(
         data=samples.spec,

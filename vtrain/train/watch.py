@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vtrain.engines.base import Session
 from vtrain.errors import RunError
 from vtrain.spec.samples import Samples
-from vtrain.train.deliver import compute_mean_loss, count_labels, evaluate
+from vtrain.train.deliver import check_fit, compute_mean_loss, count_labels, evaluate
 from vtrain.train.history import Entry, HistoryFile
 from vtrain.train.saturation import SiteSaturation
 from vtrain.wire.record import StepRecord
@@ -175,4 +175,6 @@ def _load_test(task: CompiledTask) -> Samples:
             "validation = 0.1 in [data] of kind tokens (from Python: test=)",
             where="eval_every",
         )
+    # Now, and not after so many steps: a run that ends there has no claim.
+    check_fit(task.graph, found, "test data")
     return found

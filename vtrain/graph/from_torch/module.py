@@ -127,6 +127,7 @@ def import_module(
     )
     if unused:
         captured.notes.append(f"the output does not depend on {', '.join(unused)}: never trained")
+    _note_types(captured.notes, [tensors[name] for name in trainable & set(model.trained)])
     return Imported(
         data=save_model(proto),
         model=model,
@@ -135,6 +136,17 @@ def import_module(
         origins=translated.origins,
         output_shape=tuple(int(extent) for extent in captured.output.meta["val"].shape[1:]),
     )
+
+
+def _note_types(notes: list[str], trained: list[torch.Tensor]) -> None:
+    """Say what comes back of parameters that are not float32."""
+    for dtype in sorted({str(one.dtype).removeprefix("torch.") for one in trained} - {"float32"}):
+        back = "float32" if dtype == "bfloat16" else dtype
+        rounded = ", which rounds them" if dtype == "float16" else ""
+        notes.append(
+            f"parameters are {dtype}, and are trained with 24 fraction bits: state_dict() gives "
+            f"them as {back}{rounded}, exported files have float32"
+        )
 
 
 def _write(

@@ -134,6 +134,8 @@ def _load_tokens(
         whole = slice(0, len(tokens))
         held = tokens[Split(share, held_out=True).choose(whole)]
         tokens = tokens[Split(share, held_out=False).choose(whole)]
+    if held is not None and held.dtype != tokens.dtype:
+        held = _retype(held, tokens.dtype)
     places = wanted.shape[0]
     samples = _open_windows(tokens, places, wanted.stride, "data")
     others = None if held is None else _open_windows(held, places, places, "test")
@@ -148,6 +150,13 @@ def _as_tokens(data: object, where: str) -> Array:
     if array.dtype.itemsize == 1 or f"{array.dtype.kind}{array.dtype.itemsize}" == "i2":
         array = array.astype(np.int32)
     return array if array.dtype.byteorder != ">" else array.astype(array.dtype.newbyteorder("<"))
+
+
+def _retype(held: Array, dtype: np.dtype[Any]) -> Array:
+    """Tokens to measure on, of the type of those to train on: both are of one task."""
+    if len(held) and not np.array_equal(held.astype(dtype), held):
+        _refuse("test", "tokens", f"do not fit {dtype}, which those of data are of", "one type")
+    return held.astype(dtype)
 
 
 def _open_windows(tokens: Array, context: int, stride: int, where: str) -> Samples:

@@ -21,7 +21,9 @@ from vtrain.engines.registry import choose_evaluator
 from vtrain.errors import GraphError, ModelError, Problem, UnsupportedError
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Embedding, Softmax
+from vtrain.graph.step import keeps_order
 from vtrain.spec.samples import Samples
+from vtrain.train.deliver import check_fit
 from vtrain.train.task import CompiledTask, Held, TaskFile, compile_task, parse_task, profile_task
 from vtrain.train.torch_hooks.data import Loaded, Wanted, load
 from vtrain.train.torch_hooks.losses import Loss, read_loss
@@ -119,6 +121,8 @@ def from_torch(
     found = gather(lambda: read_optimizer(module, optimizer, scheduler, total or 1))
     if found_loss is not None and loaded is not None:
         problems += _check_ignored(found_loss, loaded)
+        if imported is not None:
+            problems += _check_forms(shape, imported, found_loss, loaded)
     progress("reading the module", 1, 1)
     if problems or size is None or not (imported and found_loss and loaded and total and found):
         raise UnsupportedError(problems, where="from_torch")
@@ -139,7 +143,10 @@ def from_torch(
         file = parse_task(text, Path(TASK_NAME), held=held)
         if exponents is None:
             file = _calibrate(file, progress)
-        return replace(compile_task(file), notes=notes)
+        task = replace(compile_task(file), notes=notes)
+        if loaded.test is not None:
+            check_fit(task.graph, loaded.test, "test")
+        return task
     except (ModelError, GraphError) as error:
         problem = imported.place(error)
         if problem is None:
@@ -201,6 +208,46 @@ def _count_steps(
         problem = Problem("batch", str(batch), "is more than there are samples", "a smaller batch")
         raise UnsupportedError([problem], where="from_torch")
     return count
+
+
+def _check_forms(
+    shape: tuple[int, ...], imported: Imported, loss: Loss, loaded: Loaded
+) -> list[Problem]:
+    """Samples whose axes are not those of the example, targets not those of the output: as many
+    elements in another order are other values."""
+    problems = []
+    for where, samples in (("data", loaded.samples), ("test", loaded.test)):
+        if samples is None or samples.spec.windows is not None:
+            continue
+        cases = [("inputs", samples.spec.x_shape, shape, "the example is")]
+        if loss.kind == "mse":
+            targets = samples.spec.y_shape, imported.output_shape
+            cases.append(("targets", *targets, "the module's output is"))
+        problems += [
+            Problem(
+                where,
+                what,
+                f"are {_show_shape(found)}, and {noun} {_show_shape(wanted)}",
+                _find_order(found, wanted),
+            )
+            for what, found, wanted, noun in cases
+            if not keeps_order(found, wanted)
+        ]
+    return problems
+
+
+def _show_shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(['batch', *map(str, shape)])}]"
+
+
+def _find_order(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """How to have one shape of another."""
+    if sorted(found) != sorted(wanted):
+        return "arrays of that shape, or rows of as many elements in that order"
+    axes, left = [0], list(range(len(found)))
+    for extent in wanted:
+        axes.append(1 + left.pop(next(i for i, at in enumerate(left) if found[at] == extent)))
+    return f"its axes in that order: .transpose({', '.join(map(str, axes))}) of numpy"
 
 
 def _check_ignored(loss: Loss, loaded: Loaded) -> list[Problem]:

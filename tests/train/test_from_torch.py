@@ -618,9 +618,10 @@ def test_samples_of_another_order_of_axes_are_refused() -> None:
         assert reason in str(caught.value)
     # Rows are in the order of the model, by docs/pytorch.md: the same samples, the same graph.
     rows = make_task(module, example, (good.flatten(1), make_labels()), loss, optimizer)
-    assert rows.spec.exponents == make_task(
-        module, example, (good, make_labels()), loss, optimizer
-    ).spec.exponents
+    assert (
+        rows.spec.exponents
+        == make_task(module, example, (good, make_labels()), loss, optimizer).spec.exponents
+    )
 
 
 def test_targets_of_another_order_of_axes_are_refused() -> None:
@@ -675,7 +676,9 @@ def test_tokens_to_measure_on_may_be_of_another_type() -> None:
     optimizer = optim.SGD(module.parameters(), lr=0.1)
     given = (module, make_ids(2), make_tokens(), nn.CrossEntropyLoss(), optimizer)
     test = make_task(*given, test=make_tokens().astype(np.int64)).file
-    assert test is not None and test.held is not None and test.held.test is not None
+    assert test is not None
+    assert test.held is not None
+    assert test.held.test is not None
     assert test.held.test.spec.x_dtype == test.held.samples.spec.x_dtype
     with pytest.raises(UnsupportedError, match="cannot be had"):
         make_task(*given, test=make_tokens().astype(np.int64) + 2**20)

@@ -66,8 +66,8 @@ def compute_float_weights(model: Model, params: Masters) -> dict[str, npt.NDArra
 def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     """The file ``original``, from which ``model`` was imported, with the weights ``params``.
 
-    Initialisers keep their names, shapes and data types (rounded to nearest, ties to even), but that
-    a file that was made of a module of torch has float32 throughout, whatever the module had;
+    Initialisers keep their names, shapes and data types (rounded to nearest, ties to even), but
+    that a file made of a module of torch has float32 throughout, whatever the module had;
     everything else of the file stays as it is, but that a ``Dropout`` in training mode becomes an
     ``Identity``, that a ``BatchNormalization`` takes its running statistics, that an ``Identity``
     or a ``Gather`` of an initialiser, which is a parameter of its own, becomes an initialiser, and

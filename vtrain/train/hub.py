@@ -146,8 +146,9 @@ def _write_card(paths: RunPaths, step: int | None, digest: str, library: str, na
         "",
         "## Files",
         "",
-        f"- `{EXPORT_SAFETENSORS}`: the weights as float32, under the module's names, whatever type "
-        "the module had; they differ from the integers by nothing below 1 and by 2^-18 at most.",
+        f"- `{EXPORT_SAFETENSORS}`: the weights as float32, under the module's names, whatever "
+        "type the module had; they differ from the integers by nothing below 1 and by 2^-18 at "
+        "most.",
         f"- `{EXPORT_ONNX}`: the forward pass with these weights, for any size of the batch that "
         "its file allows.",
         f"- `{CLAIM}`: what the solver signed.",

@@ -244,10 +244,10 @@ def _find_order(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """How to have one shape of another."""
     if sorted(found) != sorted(wanted):
         return "arrays of that shape, or rows of as many elements in that order"
-    axes, left = [0], list(range(len(found)))
-    for extent in wanted:
-        axes.append(1 + left.pop(next(i for i, at in enumerate(left) if found[at] == extent)))
-    return f"its axes in that order: .transpose({', '.join(map(str, axes))}) of numpy"
+    left = list(range(len(found)))
+    axes = [left.pop(next(i for i, at in enumerate(left) if found[at] == e)) for e in wanted]
+    order = ", ".join(str(axis) for axis in (0, *(1 + axis for axis in axes)))
+    return f"its axes in that order: .transpose({order}) of numpy"
 
 
 def _check_ignored(loss: Loss, loaded: Loaded) -> list[Problem]:

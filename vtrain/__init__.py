@@ -15,6 +15,7 @@ its room:
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import vtrain.train  # noqa: F401 - the room, bound first: `train` below takes its name here
@@ -79,6 +80,12 @@ _LATE = {
     "__version__": "vtrain._core",
 }
 """Names that other rooms have, and those rooms."""
+
+
+def __dir__() -> list[str]:
+    rooms = {name for name, value in globals().items() if isinstance(value, ModuleType)}
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted(own | {*__all__} | (rooms - {"vtrain"}))
 
 
 def __getattr__(name: str) -> Any:
@@ -470,6 +477,8 @@ def verify(
     ``run`` may be the URL of a store in which a run was published (docs/publishing.md), with
     ``store_options`` of an object store: then only what the draw asks for is fetched and checked.
 
+    Algebraic checks and those of proofs are of the command line alone (``vtrain verify --mode``).
+
     A run in floats that :func:`attest_callback` signed is attested, not replayable: its files are
     held against what was signed, and the verdict is conditional at best.
 
@@ -532,4 +541,7 @@ def _read_hex(value: bytes | str | None, where: str) -> bytes | None:
     try:
         return bytes.fromhex(value.removeprefix("0x"))
     except ValueError as error:
-        raise RunError(f"is not hexadecimal: {error}", where=where) from None
+        raise RunError(
+            f"is not hexadecimal, of which an id, a key or a seed has 64 digits: {error}",
+            where=where,
+        ) from None

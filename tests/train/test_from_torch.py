@@ -36,6 +36,7 @@ from tests.zoo import CLOSE, MODELS, make_model, walk
 from tests.zoo import make_task as make_case_task
 from vtrain.attest.keys import PrivateKey
 from vtrain.errors import DataError, RunError, TaskError, UnsupportedError, VtrainWarning
+from vtrain.graph.from_torch.module import import_module
 from vtrain.graph.update import param_state
 from vtrain.train import written
 from vtrain.train.deliver import evaluate, export_run
@@ -714,3 +715,107 @@ def test_files_have_float32_whatever_the_module_had(
     plain = copy.deepcopy(module).float()
     plain.load_state_dict({path: torch.from_numpy(one) for path, one in found.items()})
     assert np.allclose(out, plain(rows).detach().numpy(), atol=1e-5)
+
+
+class FailingSet(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int) -> Any:
+        if number == 4:
+            raise KeyError("four")
+        return make_rows()[number], 0
+
+
+class Overwriting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = x.clone()
+        x[:, 0] = 0
+        return self.layer(x)
+
+
+def make_short_case(module: nn.Module) -> dict[str, Any]:
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    cycle = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2, cycle_momentum=False)
+    return {"optimizer": optimizer, "scheduler": cycle}
+
+
+REFUSALS: dict[str, tuple[Callable[[nn.Module], dict[str, Any]], str]] = {
+    "no batch": (lambda m: {"example_inputs": torch.zeros(5)}, "of shape [1, 5]"),
+    "compiled": (lambda m: {"module": torch.compile(m)}, "model._orig_mod"),
+    "parallel": (lambda m: {"module": nn.DataParallel(m)}, "model.module"),
+    "whole numbers": (
+        lambda m: {"example_inputs": torch.zeros(2, 5, dtype=torch.int64)},
+        "only nn.Embedding reads them",
+    ),
+    "width": (
+        lambda m: {"data": (make_rows(4), make_labels())},
+        "data: inputs: are [batch, 4], and the example is [batch, 5]",
+    ),
+    "epochs": (lambda m: {"steps": None, "epochs": 1.5}, "epochs: 1.5: is no whole number"),
+    "both": (lambda m: {"epochs": 2}, "steps, epochs: both are given"),
+    "neither": (lambda m: {"steps": None}, "steps, epochs: neither is given"),
+    "a file": (lambda m: {"data": "data.npy"}, "np.load"),
+    "a loss": (lambda m: {"loss": "crossentropy"}, "Instead: 'cross_entropy' or 'mse'"),
+    "schedule": (make_short_case, "scheduler: OneCycleLR: raised ValueError within the task's 4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_is_refused_is_said_in_words_of_torch(case: str) -> None:
+    make, words = REFUSALS[case]
+    module = nn.Linear(5, 3)
+    given = {
+        "module": module,
+        "example_inputs": torch.zeros(2, 5),
+        "data": (make_rows(), make_labels()),
+        "loss": "cross_entropy",
+        "optimizer": optim.SGD(module.parameters(), lr=0.1),
+        "batch": 4,
+        "steps": 4,
+    } | make(module)
+    with pytest.raises(UnsupportedError) as caught:
+        vtrain.from_torch(given.pop("module"), given.pop("example_inputs"), **given)
+    assert words in str(caught.value)
+
+
+def test_data_that_cannot_be_taken_are_said_in_words_of_torch() -> None:
+    module, x = nn.Linear(5, 3), make_rows()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+
+    def make(data: Any) -> CompiledTask:
+        return make_task(module, torch.zeros(2, 5), data, nn.CrossEntropyLoss(), optimizer)
+
+    with pytest.raises(DataError, match=r"give nn.CrossEntropyLoss\(ignore_index=-1\)"):
+        make((x, make_labels() - 1))
+    with pytest.raises(DataError, match="raised KeyError") as failed:
+        make(FailingSet())
+    assert failed.value.where == "data: sample 4 of FailingSet"
+    assert any("floats, all of them whole" in note for note in make((x, make_labels() * 1.0)).notes)
+
+
+def test_a_line_that_overwrites_a_part_is_refused_once() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        import_module(Overwriting(), torch.zeros(2, 5))
+    (problem,) = caught.value.problems
+    assert "overwrites a part of a value" in problem.reason
+
+
+def test_a_file_in_place_of_a_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("")
+    module = nn.Linear(5, 3)
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    task = make_task(
+        module, torch.zeros(2, 5), (make_rows(), make_labels()), "cross_entropy", optimizer
+    )
+    with pytest.raises(RunError, match="is no folder"):
+        vtrain.train(task, tmp_path / "a.py")
+
+
+def test_dir_has_what_the_package_offers() -> None:
+    assert set(vtrain.__all__) <= set(dir(vtrain))
+    assert not {"Any", "Path", "TYPE_CHECKING", "ModuleType"} & set(dir(vtrain))

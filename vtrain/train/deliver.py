@@ -61,7 +61,8 @@ _BATCH_SUMS = frozenset({"sum", "square_sum"})
 @dataclass(frozen=True)
 class Evaluation:
     """Over ``count`` samples, of the state after ``step`` steps: the mean loss in ``loss_unit``
-    ("nats a label" for cross-entropy, "squared error a sample" for MSE) and the share of right
+    ("nats a label" for cross-entropy, "squared error a sample" for MSE, which is torch's mean times
+    the elements of a target) and the share of right
     classes, None for a task without classes."""
 
     accuracy: float | None

@@ -31,6 +31,11 @@ from vtrain.wire.record import decode_record
 
 CARD: Final = "README.md"
 CLAIM: Final = "claim.cbor"
+INSTALL: Final = (
+    "vtrain is on no package index yet: install it from a checkout of its repository (`make`), or "
+    "from a wheel of it (`pip install vtrain-*.whl`)."
+)
+"""How whoever reads a card comes to have vtrain."""
 _TAGS: Final = ("vtrain", "verifiable-training")
 
 
@@ -118,7 +123,7 @@ def _write_card(paths: RunPaths, step: int | None, digest: str, library: str, na
         "",
         f"# {title}",
         "",
-        "Trained in exact integers with [vtrain](https://pypi.org/project/vtrain/): every device "
+        "Trained in exact integers with vtrain: every device "
         "gives the same bits, and the solver has signed a commitment to each step. This card shows "
         "nothing by itself; whoever has the run directory can check what follows.",
         "",
@@ -129,9 +134,8 @@ def _write_card(paths: RunPaths, step: int | None, digest: str, library: str, na
         "## How to verify",
         "",
         "`RUN` is the run directory, which whoever trained the model hands over; no GPU and no "
-        "torch are needed.",
+        f"torch are needed. {INSTALL}",
         "",
-        "    pip install vtrain",
         f"    vtrain verify RUN --task-id {claim.task_id.hex()} --solver {claim.solver.hex()} "
         f"--claim {CLAIM}",
         "",

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from vtrain.commit.files import read_file
-from vtrain.errors import Problem, TaskError, VtrainError, VtrainWarning
+from vtrain.errors import DataError, Problem, TaskError, VtrainError, VtrainWarning
 from vtrain.graph.model import Softmax
 from vtrain.graph.onnx_import import find_problems
 from vtrain.limits import limits_here
-from vtrain.train.data import DataSource, TokenSource, load_samples
+from vtrain.train.data import DataSource, IdxSource, NpySource, TokenSource, load_samples
 from vtrain.train.task import (
     TaskFile,
     compile_task,
@@ -139,7 +139,7 @@ def _describe(tables: dict[str, Any], error: TaskError) -> Problem:
         fix = f"write, for one, {line}"
     else:
         fix = "correct it (docs/tasks.md), or leave it out"
-    return Problem(error.where, shown or "the file", error.message, fix)
+    return Problem(error.where, shown or "the key", error.message, fix)
 
 
 def _as_data(where: str) -> str:
@@ -150,6 +150,8 @@ def _as_data(where: str) -> str:
 def _show(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_show, value))}]"
     return str(value) if isinstance(value, int | Decimal) else repr(value)
 
 
@@ -226,6 +228,14 @@ def _look_at_files(file: TaskFile, found: Findings, *, compile_all: bool) -> Non
             with _hearing(found):
                 work()
         except VtrainError as error:
+            if path == "task" and isinstance(error, DataError):
+                path, what = "data", _name_files(file.data)
+                instead = "correct the file, or what [data] says"
+            elif path == "task" and error.where.split(".")[0] == "data":
+                place, what = error.where, _name_files(file.data)
+                instead = "correct the file, or what [data] says"
+                found.problems.append(Problem(place, what, error.message, instead))
+                return
             place = f"{path}: {error.where}" if error.where else path
             found.problems.append(Problem(place, what, error.message, instead))
 
@@ -288,6 +298,13 @@ def _look_at_model(file: TaskFile, found: Findings) -> None:
         found.problems.append(
             Problem("model.onnx", where, error.message, "name the ONNX file of a forward pass")
         )
+
+
+def _name_files(source: DataSource) -> str:
+    """The files of samples, as a table names them."""
+    if isinstance(source, IdxSource | NpySource):
+        return f"{source.x}, {source.y}"
+    return str(source.path)
 
 
 def _load(source: DataSource) -> None:

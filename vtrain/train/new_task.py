@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from vtrain.commit.files import read_file, write_atomic
-from vtrain.errors import DataError, TaskError
+from vtrain.errors import DataError, ModelError, TaskError
 from vtrain.graph.model import Embedding, Model, Softmax
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.limits import limits_here
@@ -66,11 +66,22 @@ def write_new_task(model: Path, data: Sequence[Path], out: Path) -> str:
     ModelError for a model that cannot be trained, DataError or TaskError for data that are none of
     the kinds of a task.
     """
-    imported = import_onnx(read_file(model, limits_here().onnx_bytes, error=TaskError))
+    imported = _read_model(model)
     found = _look_at(data, imported, out.parent)
     text = "\n".join(_write(model, imported, found, out)) + "\n"
     write_atomic(out, [text.encode()])
     return text
+
+
+def _read_model(path: Path) -> Model:
+    data = read_file(path, limits_here().onnx_bytes, error=TaskError)
+    try:
+        return import_onnx(data)
+    except ModelError as error:
+        if error.where != "ONNX file":
+            raise
+        hint = ": the model comes first, then the data" if path.suffix != ".onnx" else ""
+        raise ModelError(f"{error.message}{hint}", where=str(path)) from None
 
 
 def _relative(path: Path, base: Path) -> str:

@@ -249,7 +249,7 @@ def read_claimed_state(
         there = [str(found) for found in paths.list_checkpoints() if found <= claim.log_size]
         raise NotProducedError(
             f"the checkpoint of step {step} is missing; there are those of the steps "
-            f"{', '.join(there) or 'none'} (--step)",
+            f"{', '.join(there) or 'none'} (step=, --step)",
             where=str(paths.checkpoint(step)),
         )
     return task, graph, read_state(paths, graph, step, root)

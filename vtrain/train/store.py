@@ -547,6 +547,8 @@ def open_run(
     manifest or a log that was altered.
     """
     paths = RunPaths(root)
+    if os.path.lexists(root) and not root.is_dir():
+        raise RunError("is no folder, and a run is one: name another", where=str(root))
     with storing(root):
         root.mkdir(parents=True, exist_ok=True)
         sync_folder(root.parent)

@@ -60,7 +60,7 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
     names all that is known by then.
     """
     args, kwargs = _read_example(example_inputs)
-    problems = _check_module(module)
+    problems = _check_wrapper(module) or _check_module(module)
     notes: list[str] = []
     if problems:
         raise UnsupportedError(problems, where="from_torch")
@@ -138,6 +138,16 @@ def _repeat(item: Any) -> Any:
     return item
 
 
+def _check_wrapper(module: nn.Module) -> list[Problem]:
+    """A module around the one that is meant, whose parameters have other names."""
+    inside = "_orig_mod" if hasattr(module, "_orig_mod") else "module"
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if inside == "module" and not isinstance(module, wrappers):
+        return []
+    fix = f"the module inside: model.{inside}"
+    return [Problem("", type(module).__name__, "wraps the module that is to be trained", fix)]
+
+
 def _check_module(module: nn.Module) -> list[Problem]:
     """What is known to stand in the way before anything is run."""
     problems = []
@@ -205,8 +215,25 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             functional: ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:
+        short = _find_short(args, kwargs)
+        if short is not None:
+            raise UnsupportedError([short], where="from_torch") from error
         path, what = _locate(module, error)
         raise UnsupportedError([_explain(path, what, error)], where="from_torch") from error
+
+
+def _find_short(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem | None:
+    """An example of one axis that could not be captured: a sample, it seems, and no batch."""
+    tensors = [item for item in (*args, *kwargs.values()) if isinstance(item, torch.Tensor)]
+    if len(tensors) != 1 or tensors[0].ndim > 1:
+        return None
+    shape = list(tensors[0].shape)
+    return Problem(
+        "example_inputs",
+        f"a tensor of the shape {shape}",
+        "cannot be captured: the first axis of an example is the batch, and it has no other",
+        f"an example [batch, ...]: example.unsqueeze(0), of shape {[1, *shape]}",
+    )
 
 
 @contextmanager
@@ -266,7 +293,8 @@ def _explain(path: str, what: str, error: Exception) -> Problem:
             path,
             what,
             f"works for one size of the batch alone: {text.partition(' For more information')[0]}",
-            "take the batch from x.shape[0] or x.size(0), and give no number for it",
+            "take the batch from x.shape[0] or x.size(0), and give no number for it; the first "
+            "axis of the example is the batch",
         )
     return Problem(
         path,

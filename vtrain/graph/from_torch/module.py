@@ -28,7 +28,7 @@ _INSTEAD: Final = (
     ("is only supported with exponent 2", "a product of the value with itself"),
     ("shapes differ", "values of one shape, or with extents of 1 where the other has more"),
     ("copies, more than", "a mean or a product in place of copies"),
-    ("only a Gather of a table reads them", "nn.Embedding of the model's input"),
+    ("only a Gather of a table", "nn.Embedding of the input, or an example of floats"),
     ("the batch must stay", "batch_first=True, and axes other than the first"),
     ("batch merged", "the batch as the first axis, alone"),
     ("does not keep the batch", "x.flatten(1), or a view that begins with x.shape[0]"),
@@ -209,7 +209,8 @@ def _place(error: ModelError, origins: Mapping[str, Origin]) -> Problem:
     fix = next((fix for words, fix in _INSTEAD if words in error.message), "")
     origin = origins.get(_find_node(error))
     if origin is not None:
-        return Problem(origin.path, origin.what, error.message, fix)
+        message = error.message.replace("only a Gather of a table reads", "only nn.Embedding reads")
+        return Problem(origin.path, origin.what, message, fix)
     stored = _STORED.fullmatch(error.where)
     if stored is not None:
         what = "parameter"

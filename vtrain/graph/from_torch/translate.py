@@ -173,7 +173,8 @@ class _Translator:
         self._infos[name] = _make_info(name, node.meta["val"].permute(perm))
 
     def _find_needed(self) -> set[fx.Node]:
-        """Nodes that the output depends on."""
+        """Nodes that the output depends on; of what is overwritten in place, which is refused,
+        those of the value before alone: what one line writes is refused once."""
         needed: set[fx.Node] = set()
         waiting = [self._captured.output]
         while waiting:
@@ -181,6 +182,9 @@ class _Translator:
             if node in needed:
                 continue
             needed.add(node)
+            if node.op == "call_function" and _name_operator(node) in _OVERWRITING:
+                waiting += node.all_input_nodes[:1]
+                continue
             gelu = self._gelus.get(node)
             waiting += node.all_input_nodes if gelu is None else [gelu.source]
         return needed
@@ -1474,6 +1478,10 @@ _INSTEAD: Final = {
             *("aten.rnn_tanh", "aten.rnn_tanh_cell", "aten.rnn_relu", "aten.rnn_relu_cell"),
         ),
         "attention, or layers without a state of their own",
+    ),
+    **dict.fromkeys(
+        ("aten.max", "aten.min", "aten.amax", "aten.amin", "aten.item"),
+        "nn.MaxPool1d over places, or a number that does not depend on the input",
     ),
     "aten.cumsum": "make positions of torch.arange",
     "aten.index": "slices, or an embedding by the model's input",

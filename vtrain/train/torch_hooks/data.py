@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -72,6 +73,11 @@ def load(
     torch, or a Dataset of Hugging Face.  UnsupportedError where it is none of these; DataError for
     values that cannot be taken.
     """
+    for where, given in (("data", data), ("test", test)):
+        if isinstance(given, str | Path):
+            reason = "is the name of a file, and what is in it was expected"
+            fix = "np.load of a .npy, or np.frombuffer(Path(...).read_bytes(), np.uint8) of a text"
+            _refuse(where, repr(str(given)), reason, fix)
     if _is_tokens(data):
         return _load_tokens(data, test, wanted, validation)
     if validation is not None:
@@ -85,6 +91,8 @@ def load(
             (pair.y, "targets", wanted.has_classes),
         )
     ]
+    if wanted.has_classes and pair.y.dtype.kind == "f":
+        notes.append("the targets of data are floats, all of them whole: they are taken as labels")
     samples = _build(pair, forms, "data", notes)
     others = None
     if test is not None:
@@ -127,7 +135,7 @@ def _load_tokens(
     held = None if test is None else _as_tokens(test, "test")
     if validation is not None:
         if test is not None:
-            _refuse("validation", "and test", "both say what to measure on", "leave one out")
+            _refuse("validation, test", "both are given", "say what to measure on", "one of them")
         share = Fraction(str(validation))
         if not 0 < share < 1:
             _refuse("validation", repr(validation), "must lie between 0 and 1", "0.1")
@@ -258,7 +266,7 @@ def _read_dataset(data: Any, where: str, wanted: Wanted, notes: list[str]) -> tu
     count = len(data)
     if count == 0:
         raise DataError("has no samples", where=where)
-    items = [data[number] for number in range(count)]
+    items = [_read_item(data, number, where) for number in range(count)]
     if len(data) != count:
         reason = f"had {count} samples and then {len(data)}"
         _refuse(where, type(data).__name__, reason, "a dataset whose length stays")
@@ -279,6 +287,16 @@ def _read_dataset(data: Any, where: str, wanted: Wanted, notes: list[str]) -> tu
         _refuse(where, type(data).__name__, reason, "samples that are (input, target), or dicts")
     x, y = (_stack([item[part] for item in items], where, str(part)) for part in (0, 1))
     return x, y
+
+
+def _read_item(data: Any, number: int, where: str) -> Any:
+    try:
+        return data[number]
+    except Exception as error:
+        raise DataError(
+            f"raised {type(error).__name__} when it was asked for: {error}",
+            where=f"{where}: sample {number} of {type(data).__name__}",
+        ) from error
 
 
 def _are_equal(one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@ that of the file that :meth:`vtrain.train.task.CompiledTask.write` writes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -13,12 +14,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from vtrain.engines.registry import choose_evaluator
-from vtrain.errors import GraphError, ModelError, Problem, UnsupportedError
+from vtrain.errors import DataError, GraphError, ModelError, Problem, TaskError, UnsupportedError
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Embedding, Softmax
 from vtrain.graph.step import keeps_order
@@ -92,7 +94,9 @@ def from_torch(
     progress: Progress = lambda what, done, total: None,
 ) -> CompiledTask:
     """See :func:`vtrain.from_torch`."""
-    problems: list[Problem] = []
+    problems: list[Problem] = _check_counts(batch=batch, steps=steps, epochs=epochs)
+    if problems:
+        raise UnsupportedError(problems, where="from_torch")
 
     def gather(part: Callable[[], T]) -> T | None:
         try:
@@ -152,6 +156,21 @@ def from_torch(
         if problem is None:
             raise
         raise UnsupportedError([problem], where="from_torch") from error
+    except (TaskError, DataError) as error:
+        message, where = error.message, error.where
+        for pattern, words in _WORDS:
+            message = re.sub(pattern, words, message)
+        for table in _ARGUMENTS:
+            where = where.removeprefix(table)
+        raise type(error)(message, where=where) from error
+
+
+_WORDS: Final = (
+    (r"set ignore = (-?\d+) in the table model", r"give nn.CrossEntropyLoss(ignore_index=\1)"),
+    (r"raise data\.vocabulary, or .*", "a model has a row for each id: correct the tokens"),
+)
+"""What a task file has for what is an argument here."""
+_ARGUMENTS: Final = ("task.", "model.", "format.", "optimizer.")
 
 
 def _has_classes_first(imported: Imported, loss: Loss, loaded: Loaded) -> bool:
@@ -185,6 +204,15 @@ def _describe_example(example: object) -> tuple[tuple[int, ...], bool]:
     return tuple(tensor.shape[1:]), not tensor.dtype.is_floating_point
 
 
+def _check_counts(**counts: object) -> list[Problem]:
+    return [
+        Problem(name, repr(count), "is no whole number from 1 on", f"a number as {name}=3")
+        for name, count in counts.items()
+        if count is not None
+        and (isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1)
+    ]
+
+
 def _read_batch(batch: int | None, data: object) -> int | None:
     """None where the samples are refused as they are, with the size of the batch: said already."""
     if batch is None and not isinstance(data, DataLoader):
@@ -197,7 +225,9 @@ def _count_steps(
     steps: int | None, epochs: int | None, batch: int | None, loaded: Loaded | None
 ) -> int:
     if (steps is None) == (epochs is None):
-        problem = Problem("steps", "and epochs", "one of the two says how long to train", "steps=")
+        given = "neither is given" if steps is None else "both are given"
+        reason = "one of the two says how long to train"
+        problem = Problem("steps, epochs", given, reason, "steps=1000, or epochs=3")
         raise UnsupportedError([problem], where="from_torch")
     if steps is not None:
         return steps

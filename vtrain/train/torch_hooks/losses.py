@@ -73,13 +73,16 @@ def read_loss(loss: object) -> Loss:
     if loss is functional.mse_loss:
         return _read_mse(options)
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    known = "nn.CrossEntropyLoss() or nn.MSELoss()"
+    if isinstance(loss, str):
+        known = f"{' or '.join(map(repr, LOSSES))}, {known}"
     raise UnsupportedError(
         [
             Problem(
                 "loss",
                 str(name),
                 "is no loss that can be had",
-                _INSTEAD.get(str(name), "nn.CrossEntropyLoss() or nn.MSELoss()"),
+                _INSTEAD.get(str(name), known),
             )
         ],
         where="from_torch",

@@ -232,7 +232,14 @@ def _read_rates(
         reason = f"would be asked for {steps} rates, more than {MOST_STEPS}"
         problems.append(Problem("scheduler", kind, reason, "a [schedule] of the task file"))
         return fixed
-    found, changed = _ask(optimizer, scheduler, steps)
+    try:
+        found, changed = _ask(optimizer, scheduler, steps)
+    except Exception as error:  # noqa: BLE001 - a schedule is anybody's code
+        reason = f"raised {type(error).__name__} within the task's {steps} steps: {error}"
+        problems.append(
+            Problem("scheduler", kind, reason, "a schedule of as many steps as the task has")
+        )
+        return fixed
     cycled = ("betas", "momentum")
     problems += [
         Problem("scheduler", kind, f"changes {key} too", "cycle_momentum=False")

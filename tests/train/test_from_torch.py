@@ -769,7 +769,7 @@ REFUSALS: dict[str, tuple[Callable[[nn.Module], dict[str, Any]], str]] = {
 def test_what_is_refused_is_said_in_words_of_torch(case: str) -> None:
     make, words = REFUSALS[case]
     module = nn.Linear(5, 3)
-    given = {
+    given: dict[str, Any] = {
         "module": module,
         "example_inputs": torch.zeros(2, 5),
         "data": (make_rows(), make_labels()),
@@ -777,7 +777,8 @@ def test_what_is_refused_is_said_in_words_of_torch(case: str) -> None:
         "optimizer": optim.SGD(module.parameters(), lr=0.1),
         "batch": 4,
         "steps": 4,
-    } | make(module)
+    }
+    given |= make(module)
     with pytest.raises(UnsupportedError) as caught:
         vtrain.from_torch(given.pop("module"), given.pop("example_inputs"), **given)
     assert words in str(caught.value)

@@ -52,6 +52,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/base.stamp: requirements.lock | $(BIN)/python
+	@echo "installing what vtrain needs into .venv (a minute or so)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
 
@@ -82,6 +83,7 @@ $(BIN)/python:
 # An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
 $(CORE): $(CORE_SOURCES) pyproject.toml .venv/base.stamp
 	@cargo --version > /dev/null 2>&1 || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
+	@echo "building the Rust core (minutes, longer on a busy machine)"
 	env -u MAKEFLAGS PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 

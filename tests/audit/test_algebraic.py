@@ -679,6 +679,20 @@ def test_traces_of_a_run_are_taken_as_they_lie(case: Case, tmp_path: Path) -> No
     assert cli.run(["trace", str(run), "--key", str(key), "--step", "4"]) == 2
 
 
+def test_traces_are_signed_with_the_own_key_unless_told(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, out = tmp_path / "key.pem", tmp_path / "traces"
+    monkeypatch.setattr("vtrain.attest.own.find_own_key", lambda: key)
+    words = ["trace", str(case.run), "--out", str(out), "--step", "4"]
+    assert cli.run(words) == 2
+    assert str(key) in capsys.readouterr().err
+    key.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert cli.run(words) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert shown["steps"] == "4"
+
+
 def test_a_solver_signs_nothing_that_its_log_does_not_say(case: Case, tmp_path: Path) -> None:
     run = Path(shutil.copytree(case.run, tmp_path / "run"))
     leaves = read_leaves(run)

@@ -446,6 +446,21 @@ def test_publishing_again_writes_what_was_added(honest: Path, tmp_path: Path) ->
     assert len(after) > len(before)
 
 
+def test_what_is_missing_of_a_trace_is_written_again(honest: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(honest, tmp_path / "run"))
+    write_traces(run, (4,), key=KEY, out=run / "traces")
+    before = read_folder(run / "traces")
+    gone = run / "traces" / "step-000000000004.leaves"
+    short = max((run / "traces" / "chunks").iterdir(), key=lambda path: path.stat().st_size)
+    for path in (gone, short):
+        path.unlink()
+        with pytest.raises(NotProducedError, match=r"vtrain trace .* --step 4. writes it again"):
+            publish_run(run, FolderStore(tmp_path / "store"))
+        write_traces(run, (4,), key=KEY, out=run / "traces")
+        assert read_folder(run / "traces") == before
+    assert publish_run(run, FolderStore(tmp_path / "store")).traces == 1
+
+
 def test_secrets_and_proofs_are_not_published(honest: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(honest, tmp_path / "run"))
     (run / "hiding.key").write_bytes(b"a secret of the solver's")
@@ -514,7 +529,29 @@ def test_samples_may_be_kept_back(honest: Path, tmp_path: Path) -> None:
     report = audit(url, samples=1)
     assert report.verdict == "inconclusive"
     assert "--data" in reason_of(report).detail
+    root = signed.read_task(RunPaths(honest)).data.root.hex()
+    assert reason_of(report).detail.startswith(("chunks/", "lists/"))
+    assert root in reason_of(report).detail
     assert audit(url, samples=1, data=RunPaths(honest).samples).verdict == "verified"
+
+
+def test_a_log_of_other_bytes_has_no_number_of_steps(site: Site) -> None:
+    """Nothing is known of it, and no wrong number is said."""
+    spoil(site, "log.bin")
+    said = " ".join(audit(site.url, samples=1).strength.unchecked)
+    assert "the batches of other steps, the model" in said
+
+
+def test_an_unfinished_run_is_called_so(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunPaths(run).claim.unlink()
+    out = str(tmp_path / "out")
+    for words in (["eval"], ["export", "--out", out], ["claim"]):
+        assert cli.run([words[0], str(run), *words[1:]]) == 2
+        assert "the run is unfinished" in capsys.readouterr().err
+    with pytest.raises(NotProducedError, match="signs a claim at the end"):
+        publish_run(run, FolderStore(tmp_path / "store"))
 
 
 # --- the commands
@@ -525,6 +562,11 @@ def test_the_commands(honest: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.run(["publish", str(honest), str(store), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["checkpoints"] == 4
+    # What is printed is what verify takes; the folder itself looks like a run of which all is gone.
+    assert cli.run(["verify", shown["url"], "--samples", "1"]) == 0
+    capsys.readouterr()
+    assert cli.run(["verify", str(store)]) == 2
+    assert f"by its URL, {shown['url']}" in capsys.readouterr().err
     with serving(Site(read_folder(store))) as site:
         words = ["verify", site.url, "--samples", "1", "--json", "--claim", shown["claim"]]
         assert cli.run(words) == 0

@@ -188,7 +188,11 @@ class Published:
         try:
             count = self._bring_rows(task, partial, steps)
         except VtrainError as error:
-            detail = f"{error.message}; whoever has the samples from elsewhere names them (--data)"
+            owed = self.source.shorten(error.where)
+            name = f"{owed}: " if owed else ""
+            detail = (
+                f"{name}{error.message}; whoever has the samples from elsewhere names them (--data)"
+            )
             checks.append(Check("samples", "failed", detail, "data/samples.bin", "nobody"))
             return replace(evidence, checks=tuple(checks), samples=None)
         detail = f"the {count} of {task.data.samples} samples drawn have the task's root"
@@ -278,10 +282,11 @@ class Published:
             f"{traffic.bytes} bytes in {traffic.requests} requests were fetched from the store, "
             "and held against the claim as they came"
         )
-        records = len(evidence.records)
+        # Of a log that is not the one claimed no record is known.
+        claimed = f" ({len(evidence.records)} are claimed)" if evidence.records else ""
         left = (
             "what the store has beyond what was drawn: other checkpoints, the batches of other "
-            f"steps ({records} are claimed), the model that the task was made of, and whether all "
+            f"steps{claimed}, the model that the task was made of, and whether all "
             "of it is there"
         )
         return fetched, left

@@ -466,9 +466,11 @@ class Walk:
     def _owe(self, index: int, error: NotProducedError) -> NotProducedError:
         """What the solver owes of the output of a node."""
         node = self._nodes[index]
+        # A store's own message says whose debt it is: the solver's, or the store's keeper's.
+        owed = "" if "owes" in error.message else ", and the solver owes it"
         return NotProducedError(
-            f"the output of node {index}, {node.name} ({node.op}), in step {self._step} is not "
-            f"there, and the solver owes it: {error.message}",
+            f"the output of node {index}, {node.name} ({node.op}), in step {self._step} cannot be "
+            f"had{owed}: {error.message}",
             where=error.where,
         )
 

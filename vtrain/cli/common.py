@@ -231,17 +231,16 @@ class HexBytes(click.ParamType[bytes]):
         if isinstance(value, bytes):
             return value
         digits = value.removeprefix("0x")
+        wanted = f"{self._least}" if self._least == self._most else f"{self._least} to {self._most}"
         try:
             data = bytes.fromhex(digits)
         except ValueError:
             if set(digits) <= set(string.hexdigits):
                 message = f"{value!r} has an odd number of hexadecimal digits, {len(digits)}"
+                message += f": {wanted} bytes are asked for, of two digits each"
                 self.fail(message, param, ctx)
             self.fail(f"{value!r} is not hexadecimal", param, ctx)
         if not self._least <= len(data) <= self._most:
-            wanted = (
-                f"{self._least}" if self._least == self._most else f"{self._least} to {self._most}"
-            )
             message = f"needs {wanted} bytes, has {len(data)}: two hexadecimal digits are a byte"
             self.fail(message, param, ctx)
         return data

@@ -18,7 +18,12 @@ from vtrain.cli.common import (
 @click.command("export", cls=VtrainCommand)
 @existing_folder("run")
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR"
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where to write; a model.onnx and a model.safetensors that are there are replaced, but "
+    "with --hub.",
 )
 @click.option(
     "--hub",

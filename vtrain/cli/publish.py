@@ -51,7 +51,7 @@ def command(
     there already stays: after `vtrain trace RUN`, publish again.  The solver's secrets and proofs
     are not put there.
     """
-    from vtrain.commit.store import open_sink
+    from vtrain.commit.store import get_url, open_sink
     from vtrain.train.publish import publish_run
 
     if no_samples and data is not None:
@@ -62,7 +62,7 @@ def command(
             run, sink, data=data, samples=not no_samples, threads=threads, progress=progress
         )
     shown = {
-        "url": url,
+        "url": get_url(url),
         "claim": found.claim.hex(),
         "checkpoints": found.states,
         "traces": found.traces,
@@ -72,5 +72,5 @@ def command(
     if as_json:
         print_json(shown)
     else:
-        print_pairs(shown)
+        print_pairs({**shown, "samples": "yes" if found.samples else "no"})
     return 0

@@ -32,9 +32,9 @@ from vtrain.cli.proofs import StepsType
 )
 @click.option(
     "--key",
-    required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The solver's key file, with which the run was signed.",
+    help="The solver's key file, with which the run was signed.  [default: your own key, as of "
+    "`vtrain train`]",
 )
 @click.option(
     "--out",
@@ -55,7 +55,7 @@ def command(
     steps: tuple[int, ...] | None,
     sample: int | None,
     seed: bytes | None,
-    key: Path,
+    key: Path | None,
     out: Path | None,
     data: Path | None,
     engine: str,
@@ -70,6 +70,7 @@ def command(
     The auditor says which: it keeps your claim, then draws.
     """
     from vtrain.attest.keys import load_key
+    from vtrain.attest.own import find_own_key
     from vtrain.attest.traces import compute_traces_digest
     from vtrain.commit.files import refuse_link
     from vtrain.commit.traces import TRACES_FOLDER
@@ -88,7 +89,7 @@ def command(
         signed = write_traces(
             run,
             steps or (),
-            key=load_key(key),
+            key=load_key(key or find_own_key()),
             out=folder,
             data=data,
             engine=engine,
@@ -104,5 +105,6 @@ def command(
     if as_json:
         print_json(shown)
     else:
-        print_pairs(shown)
+        steps_shown = ", ".join(str(trace.step) for trace in signed.traces.traces)
+        print_pairs({**shown, "steps": steps_shown})
     return 0

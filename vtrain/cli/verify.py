@@ -295,6 +295,8 @@ def command(
         given |= {"beacon": beacon, "task-id": task_id, "data": data, "srs": srs}
         given |= {"mode": mode != "replay"}
         return _end(_verify_attested(run, solver, claim, given), report_file, as_json)
+    if isinstance(run, Path):
+        _refuse_store(run)
     _check_draw(samples, probability, share, seed, beacon, all_=all_)
     if report_file is not None:
         require_new(report_file)
@@ -378,6 +380,19 @@ def command(
                 published=published,
             )
     return _end(report, report_file, as_json)
+
+
+def _refuse_store(folder: Path) -> None:
+    """RunError for a folder in which a run was published: as a run directory nearly all of it is
+    missing."""
+    from vtrain.commit.store import get_url, is_published
+    from vtrain.errors import RunError
+
+    if is_published(folder):
+        raise RunError(
+            f"holds a published run, in pieces: name it by its URL, {get_url(str(folder))}",
+            where=str(folder),
+        )
 
 
 def _verify_attested(

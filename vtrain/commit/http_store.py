@@ -12,6 +12,7 @@ import ipaddress
 import re
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,10 @@ try:
 
     from vtrain.commit.timed import Clock, Deadline, Resolve, TimedStream, look_up
 except ModuleNotFoundError as error:
-    raise MissingExtraError('needs httpcore: pip install "vtrain[store]"', where="store") from error
+    raise MissingExtraError(
+        f"httpcore is missing: {sys.executable} -m pip install 'vtrain[store]'",
+        where="published runs (https://, s3:// and their kin)",
+    ) from error
 
 _CONNECTIONS: Final = 8
 _REDIRECTS: Final = (301, 302, 303, 307, 308)

@@ -7,6 +7,7 @@ and places are obstore's: the environment's as its users know them, or options.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
@@ -22,7 +23,10 @@ try:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 except ModuleNotFoundError as error:
-    raise MissingExtraError('needs obstore: pip install "vtrain[store]"', where="store") from error
+    raise MissingExtraError(
+        f"obstore is missing: {sys.executable} -m pip install 'vtrain[store]'",
+        where="published runs (https://, s3:// and their kin)",
+    ) from error
 
 _GOOD_FOR: Final = timedelta(hours=1)
 

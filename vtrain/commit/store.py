@@ -260,6 +260,20 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Shelf:
     return ObjectStore(url, options or {})
 
 
+def get_url(place: str) -> str:
+    """The URL of what was given as the path of a folder, or is one already."""
+    return place if "://" in place else Path(place).absolute().as_uri()
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder seems to be a store, not a run directory: its states lie in pieces."""
+    return (
+        not any(os.path.lexists(folder / name) for name in ("manifest.json", "checkpoints"))
+        and (folder / "chunks").is_dir()
+        and (folder / "states").is_dir()
+    )
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a URL leads."""

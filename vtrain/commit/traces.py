@@ -148,9 +148,11 @@ class TraceFolder:
             raise NotProducedError(f"has {len(data)} bytes, not {size}", where=str(path))
         return [data[at : at + DIGEST] for at in range(0, size, DIGEST)]
 
-    def holds(self, digest: bytes) -> bool:
-        """Whether a tensor with this digest seems to be there."""
-        return self.chunk(digest).is_file()
+    def holds(self, digest: bytes, size: int | None = None) -> bool:
+        """Whether a tensor with this digest seems to be there, of so many bytes where a ``size`` is
+        given."""
+        path = self.chunk(digest)
+        return path.is_file() and (size is None or path.stat().st_size == size)
 
     def read_chunk(self, digest: bytes, kind: TensorType) -> Tensor:
         """The tensor with this digest, of this type; NotProducedError where it is missing, or is

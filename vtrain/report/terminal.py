@@ -118,6 +118,8 @@ def _print_list(console: Console, title: str, lines: tuple[str, ...]) -> None:
 def _chances(report: Report) -> Iterator[str]:
     for detection in report.detections:
         percent = format_percent(detection.probability)
+        if detection.probability and not percent.strip("0."):
+            percent = "less than 0.01"
         yield f"{_case(detection)}: {percent} % = {detection.formula}"
 
 

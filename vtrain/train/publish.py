@@ -196,6 +196,18 @@ class _Source:
         return self.records[step - 1].state_root if step else self.task.initial_state_root
 
 
+@contextmanager
+def _naming_remedy(paths: RunPaths, step: int) -> Iterator[None]:
+    """What is missing of a trace, or spoiled, is said with what writes it again."""
+    try:
+        yield
+    except NotProducedError as error:
+        command = f"`vtrain trace {paths.root} --step {step}`"
+        spoiled = "remove it, and " if os.path.lexists(error.where) else ""
+        message = f"{error.message}: {spoiled}{command} writes it again"
+        raise NotProducedError(message, where=error.where) from None
+
+
 class _Queue:
     """Writes several things at once, and counts them."""
 
@@ -256,10 +268,12 @@ class _Work:
         traces = signed.traces.traces
         for count, trace in enumerate(traces):
             self.progress("traces", count, len(traces))
-            leaves = folder.read_leaves(trace)
+            with _naming_remedy(source.paths, trace.step):
+                leaves = folder.read_leaves(trace)
             for index, digest in enumerate(leaves):
                 if digest not in self._done:
-                    tensor = folder.read_chunk(digest, kinds[index % len(kinds)])
+                    with _naming_remedy(source.paths, trace.step):
+                        tensor = folder.read_chunk(digest, kinds[index % len(kinds)])
                     # Rows of what is large are read alone.
                     _write_tensor(self.queue, tensor, digest, self._done, grains=True)
             self.queue.put(name_leaves(trace.step), b"".join(leaves))

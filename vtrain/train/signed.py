@@ -50,6 +50,12 @@ def _reading(path: Path) -> Iterator[None]:
 
 def read_claim(paths: RunPaths, limit: int = LIMITS.claim_bytes) -> SignedClaim:
     """The claim of a run, its signature checked; errors as of :func:`read_claim_file`."""
+    if not os.path.lexists(paths.claim) and os.path.lexists(paths.manifest):
+        raise NotProducedError(
+            "the file is missing: the run is unfinished, and nothing is claimed of it; training it "
+            "again (`vtrain train`) goes on and signs a claim at the end",
+            where=str(paths.claim),
+        )
     return read_claim_file(paths.claim, limit, root=paths.root)
 
 

@@ -69,7 +69,8 @@ def write_traces(
 ) -> SignedTensorTraces:
     """Write the values of the traces that have ``steps`` into the folder ``out``, and sign them.
 
-    Traces that are signed there already, for the same claim, stay.  ``data`` is the sample table of
+    Traces that are signed there already, for the same claim, stay; of those asked for a file that
+    is missing is written again.  ``data`` is the sample table of
     a run without it.  RunError for a step that the run does not have, or that does not come out as
     the log says: nothing is signed then; SignatureError when ``key`` is not the solver's;
     NotProducedError, EncodingError as of :func:`vtrain.train.signed.read_claimed_state`;
@@ -84,7 +85,7 @@ def write_traces(
     done = {trace.step: trace for trace in _read_earlier(folder, source.claim)}
     intervals = sorted({source.find_interval(step) for step in steps})
     for first, last in intervals:
-        if last not in done:
+        if last not in done or not source.holds(folder, done[last]):
             done[last] = source.trace(first, last, folder, progress)
     traces = TensorTraces(
         compute_claim_digest(source.claim), tuple(done[step] for step in sorted(done))
@@ -152,6 +153,20 @@ class _Source:
                 raise RunError("does not come out as the log says", where=f"step {step}")
         folder.write_leaves(last, leaves)
         return TensorTrace(last, total, compute_trace_root(leaves))
+
+    def holds(self, folder: TraceFolder, trace: TensorTrace) -> bool:
+        """Whether the files of a trace that was signed are there, as long as they should be; what
+        is in the tensors is for whoever reads them."""
+        try:
+            leaves = folder.read_leaves(trace)
+        except NotProducedError:
+            return False
+        if compute_trace_root(leaves) != trace.root:
+            return False
+        sizes = [node.outputs[0].byte_length for node in self._graph.nodes]
+        return all(
+            folder.holds(digest, sizes[index % len(sizes)]) for index, digest in enumerate(leaves)
+        )
 
     def _trace_step(
         self, state: State, leaves: list[bytes], folder: TraceFolder, tell: Callable[[], None]

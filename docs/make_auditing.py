@@ -28,11 +28,14 @@ Written by `python docs/make_auditing.py` from the table by which the audit runs
 What an auditor does with a run directory ([format.md](format.md), section 6), in which order, and
 with what verdict. Two auditors who are asked the same of the same bytes, with the same randomness,
 report the same verdict and the same checks, each with its status, fault and place, whatever they
-are written in; they may differ only where one meets a bound of its own on what it reads.
+are written in; they may differ only where one meets a bound of its own on what it reads, in how
+much of a piece they fetch from a store ([publishing.md](publishing.md)), and in what they take from
+a time-stamping authority beyond what every auditor takes ([format.md](format.md), "Time").
 `tests/vectors/audit` has runs, honest and broken, with what must be reported of each.
 A run may also lie [in a store](#runs-in-a-store); in place of a replay there may be an
 [algebraic check](#the-algebraic-check), or [proofs](#proofs-of-whole-steps). What follows up to
-there is of a folder and a replay.
+there is of a folder and a replay. A folder that holds an attested run is audited by
+[attested.md](attested.md) alone.
 
 An auditor is asked this, in the words of `vtrain verify` or others:
 
@@ -45,7 +48,7 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--beacon` | a round: `drand:1000` | draw by it; not together with `--seed` | none |
 | `--beacon-file` | a file | the bytes of that round; always with `--beacon` | none |
 | `--token` | a file | a time stamp of the claim; with `--authority` | its time is not known |
-| `--authority` | a file | root certificates that the auditor trusts; with `--token` | none |
+| `--authority` | a file | root certificates that the auditor trusts (PEM, or one in DER); with `--token` | none |
 | `--chain` | a file | a chain that is neither quicknet nor default | none |
 | `--claim` | 32 bytes, or a file | the *pin*: a claim kept from before the draw | none |
 | `--solver` | 32 bytes | the key that must have signed | any key |
@@ -76,13 +79,16 @@ the solver may have had many claims stamped, or be the authority.
 randomness is that of the round, 32 bytes. Each of these is bad usage, and nothing of it convicts
 anybody:
 
-1. The files are not as that section says, or the round in the file is not the one that
-   `--beacon` names.
-2. The rule's chain is neither known nor the one of `--chain`, or its key has not signed this round.
+1. The files of the round, the chain and the authority are not as that section says, or the round
+   in the file is not the one that `--beacon` names.
+2. The rule's chain is neither known nor the one of `--chain`, its key has not signed this round, or
+   the round is later than all calendars.
 3. With a token: none of the root certificates is one of the rule's `authorities`, the token does
-   not hold for the digest of this claim, or the round is not the one that the rule gives.
+   not hold for the digest of this claim (whatever its bytes are), or the round is not the one that
+   the rule gives.
 
-The rule and the claim are those of the run. So 2 and 3 are looked at after the structure, before
+The rule is the task's `beacon`, or where it has none the one that format.md gives, and no other;
+the claim is that of the run. So 2 and 3 are looked at after the structure, before
 anything is drawn or replayed, also where no segment is asked for; and where there is no valid claim
 or the task is not known (the checks `claim` and `task`), they are not looked at, and nothing is
 drawn, since nothing can be replayed.
@@ -159,6 +165,8 @@ RUN is the URL of a store ([publishing.md](publishing.md)), which may be empty: 
 usage about what lies in it, and no run is unfinished. The checks are the same, with these
 differences:
 
+- Condition 4 of `claim` goes by the first case of "A kept claim" alone: while it is made no log is
+  asked for, so the other two prove nothing.
 - `manifest`, `index`, `files` and `model` are not made. `samples`, `batches` and `checkpoints` are
   made as said in [publishing.md](publishing.md#the-checks-of-a-published-run); with `--data`
   `samples` and `batches` are made as of a folder.
@@ -177,8 +185,8 @@ usage, and so is `--samples 0`):
 
 | argument | type | what | where it is not given |
 |---|---|---|---|
-| `--steps` | steps | their intervals; without `--samples` and `--seed` | some are drawn |
-| `--traces` | a folder | where the traces are | `traces` of the run |
+| `--steps` | steps | their intervals; without `--samples`, `--seed` and `--beacon` | some are drawn |
+| `--traces` | a folder | where the traces are, also of a run in a store | `traces` of the run |
 | `--trace-claim` | 32 bytes, or a file | the pin of what was signed of traces | none |
 | `--challenge` | 1 to 64 bytes | the randomness of the vectors | 32 bytes, drawn late |
 | `--derived` | yes or no | two vectors that follow from what was signed | no |
@@ -186,11 +194,15 @@ usage, and so is `--samples 0`):
 "Late" is after what was signed was read, and the pin is kept from before `--challenge` existed,
 which does not go together with `--derived`. Places in the folder of `--traces` are given as those
 in `traces` of the run. What `--rows` changes has [algebraic.md](algebraic.md#rows).
-A step that is not up to S is bad usage too, where S is known.
+Bad usage, too, is a name for `--traces` at which there is no folder (links are followed), and a
+file for `--trace-claim` that is no canonical `signed-tensor-traces`, or is the run's own: it lies
+below RUN or the folder of traces, or is the very file that its `traces.cbor` is. Who signed it
+conditions 3 and 4 of `trace` ask.
 
 1. Where the task, the legal graph, the samples or the records are not established, or the log has
    no record, there is one check, `algebraic`, not done; its place is the empty text.
-2. Else, where S is 0, there is one check, `trace`, not done; its place is the empty text.
+2. Else S is known: a step of `--steps` that is not one of 1 to S, also where S is 0, is bad usage.
+   Else, where S is 0, there is one check, `trace`, not done; its place is the empty text.
 3. Else there is one check `trace`, of all intervals chosen, and, if it has passed, one check
    `algebraic` of all of them: not one for each interval. The first condition that does not hold
    ends both. They are looked at interval by interval, in rising order: in `trace` conditions 7 to
@@ -205,17 +217,23 @@ node's index from 0, in row-major order the flat index of the element within the
 1024 bytes of the tensor that it begins in, from 0. It is
 
 - where digests are compared: the first element that the bytes signed for have otherwise than the
-  right ones; where these bytes are not at hand, or do not have the digest that was signed, the
-  place is `step T, node I` alone, and the solver is convicted all the same;
+  right ones; where these bytes are not there, the place is `step T, node I` alone, and the solver is
+  convicted all the same;
 - where the leaves of the first states do not give the root: the first `state` node, in the order of
   nodes, of which the checkpoint has another digest, and its first element as above;
 - of a `state` out of its range: the first element that is;
 - of a product: in the first matrix with a row that has an element out of range or does not pass for
   a vector, in the first such row, the first element that is not the exact one.
 
-The verdict is conditional where intervals were drawn by a seed without a pinned claim and not all
-were; where steps were named without a pinned claim and these are not all intervals; and where
-`--challenge` is given without `--trace-claim`.
+*There*, here and in conditions 2 and 7 of `algebraic`, are bytes in `chunks/HEX` of the folder of
+traces, or in the pieces of the store, which are just as many as the node's type has, and have the
+digest. Others are as good as none, also bytes of another length that have it; and nothing is looked
+for elsewhere, in a checkpoint or in the log.
+
+The verdict is conditional where intervals were drawn and not all are looked at, as with segments
+that were drawn (`predictable-sample`, `chosen-claim`); where steps were named without a pinned claim
+and these are not all intervals; and where `--challenge` is given without `--trace-claim` (both
+`predictable-sample`).
 
 """
 PROOFS_TEXT: Final = """## Proofs of whole steps

@@ -6,9 +6,10 @@ Its responses are DER made here by hand: no library at hand signs a time of one'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -134,11 +135,46 @@ def make_authority(
     return Authority(key, leaf, root)
 
 
+Extension = tuple[x509.ExtensionType, bool]
+"""What a certificate has, and whether it is critical."""
+STAMPS: Final[Extension] = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.TIME_STAMPING]), True)
+CA: Final[Extension] = (x509.BasicConstraints(ca=True, path_length=None), True)
+
+
+def make_path(
+    leaf: Sequence[Extension] = (STAMPS,),
+    middle: Sequence[Extension] = (CA,),
+    root: Sequence[Extension] = (CA,),
+    *,
+    until: Mapping[str, datetime] | None = None,
+) -> tuple[Authority, x509.Certificate]:
+    """An authority, and the certificate between its root and its own: the three have these
+    extensions, and end at ``until`` ("leaf", "middle", "root"), where it names them."""
+    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("root", "middle", "leaf")}
+    names = {
+        name: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"a path's {name}")])
+        for name in keys
+    }
+    made = {}
+    for name, by, extensions in (
+        ("root", "root", root),
+        ("middle", "root", middle),
+        ("leaf", "middle", leaf),
+    ):
+        last = (until or {}).get(name, _TO)
+        builder = _begin(names[name], names[by], keys[name].public_key(), last=last)
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical)
+        made[name] = builder.sign(keys[by], hashes.SHA256())
+    return Authority(keys["leaf"], made["leaf"], made["root"]), made["middle"]
+
+
 def _begin(
     subject: x509.Name,
     issuer: x509.Name,
     public: ec.EllipticCurvePublicKey,
     serial: int | None = None,
+    last: datetime = _TO,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -147,5 +183,5 @@ def _begin(
         .public_key(public)
         .serial_number(serial or x509.random_serial_number())
         .not_valid_before(_FROM)
-        .not_valid_after(_TO)
+        .not_valid_after(last)
     )

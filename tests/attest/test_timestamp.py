@@ -6,11 +6,14 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tests.attest.authority import Authority, make_authority
+from tests.attest.authority import CA, STAMPS, Authority, Extension, make_authority, make_path
 from vtrain.attest.timestamp import (
     identify_root,
     load_roots,
@@ -97,6 +100,69 @@ def test_a_certificate_for_stamps_lends_its_purpose_to_no_other() -> None:
     version = stranger.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x72", 1)
     with pytest.raises(TimestampError, match="not a valid X509 version"):
         verify_token(good.stamp(MESSAGE, TIME, others=(version,)), MESSAGE, (good.root,))
+
+
+def usage(*purposes: x509.ObjectIdentifier, critical: bool = True) -> Extension:
+    return x509.ExtendedKeyUsage(purposes), critical
+
+
+def key_usage(*names: str) -> Extension:
+    known = (
+        "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
+        "key_cert_sign crl_sign encipher_only decipher_only"
+    )
+    return x509.KeyUsage(**{name: name in names for name in known.split()}), True
+
+
+STAMPING, CODE = ExtendedKeyUsageOID.TIME_STAMPING, ExtendedKeyUsageOID.CODE_SIGNING
+UNKNOWN: Extension = (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0"), True)
+SHORT: Extension = (x509.BasicConstraints(ca=True, path_length=0), True)
+
+
+@pytest.mark.parametrize(
+    ("given", "holds"),
+    [
+        ({}, True),
+        ({"leaf": [STAMPS, key_usage("digital_signature")]}, True),
+        ({"leaf": [STAMPS, key_usage("content_commitment")]}, True),
+        ({"leaf": [STAMPS, key_usage("digital_signature", "key_encipherment")]}, False),
+        ({"leaf": [STAMPS, UNKNOWN]}, False),
+        ({"leaf": []}, False),
+        ({"leaf": [usage(STAMPING, critical=False)]}, False),
+        ({"leaf": [usage(STAMPING, CODE)]}, False),
+        ({"leaf": [usage(ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)]}, False),
+        ({"middle": []}, False),
+        ({"middle": [CA, usage(CODE)]}, True),
+        ({"middle": [CA, key_usage("digital_signature")]}, False),
+        ({"root": []}, False),
+        ({"root": [SHORT]}, False),
+        *(({"until": {name: TIME}}, False) for name in ("leaf", "middle", "root")),
+        ({"until": {"leaf": TIME + timedelta(seconds=1)}}, True),
+    ],
+)
+def test_what_a_path_of_certificates_must_have(given: dict[str, Any], holds: bool) -> None:
+    """docs/format.md, "Time": whatever library looks at the path, these are what it must say."""
+    signer, middle = make_path(**given)
+    token = signer.stamp(MESSAGE, TIME, others=(middle.public_bytes(Encoding.DER),))
+    if holds:
+        assert verify_token(token, MESSAGE, (signer.root,)).latest == TIME
+        return
+    with pytest.raises(TimestampError, match="does not hold"):
+        verify_token(token, MESSAGE, (signer.root,))
+
+
+def test_the_path_is_in_the_token_and_ends_in_a_root() -> None:
+    signer, middle = make_path()
+    bare = signer.stamp(MESSAGE, TIME)
+    whole = signer.stamp(MESSAGE, TIME, others=(middle.public_bytes(Encoding.DER),))
+    for token, trusted in (
+        (bare, (signer.root, middle)),
+        (whole, (middle,)),
+        (whole, (signer.leaf,)),
+        (whole + b"\0", (signer.root,)),
+    ):
+        with pytest.raises(TimestampError):
+            verify_token(token, MESSAGE, trusted)
 
 
 def test_no_altered_byte_changes_the_time(authority: Authority) -> None:

@@ -48,9 +48,11 @@ from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
 from vtrain.train.traces import write_traces
+from vtrain.wire import structs
 from vtrain.wire.claim import decode_signed_claim
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 from vtrain.wire.report import Report
+from vtrain.wire.traces import SignedTensorTraces, decode_signed_tensor_traces
 
 Array = npt.NDArray[Any]
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
@@ -581,6 +583,33 @@ def test_a_trace_signed_after_the_draw_is_refused(case: Case, spoiler: Spoiler) 
         verify(case, traces_pin=make_traces_pin(case.traces / "traces.cbor"))
     with pytest.raises(RunError, match="leave one out"):
         verify(case, challenge=SEED, derived=True)
+
+
+def test_what_somebody_else_wrote_of_traces_convicts_nobody(
+    case: Case, spoiler: Spoiler, tmp_path: Path
+) -> None:
+    """Another root for a step, signed by nobody, by another, or about another claim."""
+    own = decode_signed_tensor_traces((case.traces / "traces.cbor").read_bytes())
+    first, *rest = own.traces.traces
+    lie = replace(own.traces, traces=(replace(first, root=bytes(32)), *rest))
+    about_another = replace(lie, claim=bytes(32))
+    forged = [
+        SignedTensorTraces(lie, own.signature),
+        SignedTensorTraces(lie, OTHER.sign(compute_traces_digest(lie))),
+        SignedTensorTraces(about_another, KEY.sign(compute_traces_digest(about_another))),
+    ]
+    honest = SignedTensorTraces(lie, KEY.sign(compute_traces_digest(lie)))
+    for kept, verdict in [*((kept, "inconclusive") for kept in forged), (honest, "fraud")]:
+        (tmp_path / "kept.cbor").write_bytes(structs.encode(kept))
+        pin = make_traces_pin(tmp_path / "kept.cbor")
+        report = verify(case, traces_pin=pin, challenge=SEED)
+        assert (report.verdict, reason_of(report).where) == (verdict, "traces/traces.cbor")
+    inside = copy_of(case.traces, case.run / "kept.cbor")
+    try:
+        with pytest.raises(RunError, match="pins nothing"):
+            verify(case, traces_pin=make_traces_pin(inside))
+    finally:
+        inside.unlink()
 
 
 def copy_of(traces: Path, out: Path) -> Path:

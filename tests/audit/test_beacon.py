@@ -22,6 +22,7 @@ from tests.tasks import make_tiny_task
 from vtrain.attest.bls import NUL_G1
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.timestamp import ProvenTime, identify_root
+from vtrain.audit.algebraic import AlgebraicAudit, verify_algebraic
 from vtrain.audit.beacon import (
     CHAINS,
     DEFAULT,
@@ -176,11 +177,16 @@ def test_names_and_files_that_are_none(tmp_path: Path) -> None:
         ({"signature": None}, "signature"),
         ({"randomness": "00" * 32}, "randomness"),
         ({"previous_signature": 5}, "previous_signature"),
+        ({"round": 1000.0}, "round"),
     ):
         with pytest.raises(BeaconError) as caught:
             decode_beacon(json.dumps({**good, **changes}).encode())
         assert caught.value.where == f"beacon: {place}"
-    for data in (b"", b"[]", b"{", b"[" * 10_000, b"\xff"):
+    for spared in ("", None):
+        assert decode_beacon(json.dumps({**good, "randomness": spared}).encode())
+    marked = b"\xef\xbb\xbf" + json.dumps(good).encode()
+    twice = json.dumps(good).replace("{", '{"round": 1000, ', 1).encode()
+    for data in (b"", b"[]", b"{", b"[" * 10_000, b"\xff", marked, twice):
         with pytest.raises(BeaconError):
             decode_beacon(data)
     file = tmp_path / "round.json"
@@ -319,7 +325,6 @@ def test_what_an_auditor_brings_must_fit(honest: Path, authority: Authority) -> 
     digest = compute_claim_digest(read_claim(honest).claim)
     foreign = authority.stamp(digest[::-1], datetime.fromtimestamp(CLAIMED, UTC))
     cases: list[tuple[BeaconDraw, type[Exception], str]] = [
-        (replace(good, round=999), BeaconError, "is of round 1000, and 999 was named"),
         (replace(good, beacon=replace(good.beacon, round=999), round=999), BeaconError, "verify"),
         (replace(good, token=foreign), TimestampError, "is of other bytes"),
         (replace(good, roots=(other.root,)), TimestampError, "does not hold"),
@@ -332,6 +337,12 @@ def test_what_an_auditor_brings_must_fit(honest: Path, authority: Authority) -> 
     assert verify(honest, samples=1, beacon=cases[-1][0]).verdict == "conditional", "not asked for"
     with pytest.raises(RunError, match="and so does a seed"):
         verify(honest, seed=b"x", beacon=good)
+    with pytest.raises(BeaconError, match="is of round 1000, and 999 was named"):
+        replace(good, round=999)  # whatever the run is
+    bad = replace(good, token=foreign)
+    for sample in (None, 1000):  # also where nothing is drawn
+        with pytest.raises(TimestampError, match="is of other bytes"):
+            verify_algebraic(honest, AlgebraicAudit(beacon=bad, sample=sample))
 
 
 def test_a_solver_with_many_stamped_claims_shows_the_one_that_is_missed(

@@ -36,8 +36,9 @@ def find_contradiction(kept: SignedTensorTraces, found: SignedTensorTraces, clai
     """How two statements about one claim exclude each other, which convicts who signed both; empty
     where they do not.
 
-    A step has one trace.  ``found`` is known to be signed by the solver of ``claim``;
-    SignatureError unless ``kept`` is.
+    A step has one trace.  ``found`` is known to be signed by the solver of ``claim``, and for it;
+    SignatureError unless ``kept`` is: a statement that anybody wrote, or one about another claim,
+    contradicts nothing.
     """
     verify_traces(kept, claim)
     before = {trace.step: trace for trace in kept.traces.traces}

@@ -220,7 +220,8 @@ def verify_algebraic(
     if audit.wanted is not None and audit.sample is not None:
         raise RunError("says how many intervals to draw: name no number", where="probability")
     if audit.traces_pin is not None:
-        refuse_own_file(own.root, own.claim, audit.traces_pin.source)
+        for root in (own.root, run):
+            refuse_own_file(root, own.claim, audit.traces_pin.source)
     if audit.challenge is not None and audit.derived:
         raise RunError(
             "is given, and is to follow from the traces: leave one out", where="challenge"
@@ -250,10 +251,11 @@ def verify_algebraic(
     folder: Traces = own
     if published is not None and audit.folder is None:
         folder = published.open_traces()
+    given = draw_given(evidence, audit.seed, audit.beacon, pinned=audit.pin is not None)
     subject = _find_subject(run, evidence)
     if isinstance(subject, Check):
         return _report(evidence, audit, _Findings([subject]))
-    found = _examine(subject, audit, folder, limits, progress, random)
+    found = _examine(subject, audit, given, folder, limits, progress, random)
     if published is not None:
         found.checks = ask_again(found.checks, subject.claim, found.drawn)
     return _report(found.evidence or evidence, audit, found)
@@ -297,14 +299,16 @@ class _Findings:
 def _examine(
     subject: AlgebraicSubject,
     audit: AlgebraicAudit,
+    given: Randomness | None,
     folder: Traces,
     limits: Limits,
     progress: Progress,
     random: Callable[[int], bytes],
 ) -> _Findings:
-    """Draw, read what was signed, draw again, check."""
+    """Draw, of the randomness ``given`` if there is any, read what was signed, draw again,
+    check."""
     found = _Findings(population=subject.intervals)
-    chosen = _choose(subject, audit, found, random)
+    chosen = _choose(subject, audit, given, found, random)
     if not chosen:
         found.checks.append(Check("trace", "not_done", "the log commits to no state"))
         return found
@@ -410,6 +414,7 @@ def _bring_samples(
 def _choose(
     subject: AlgebraicSubject,
     audit: AlgebraicAudit,
+    given: Randomness | None,
     found: _Findings,
     random: Callable[[int], bytes],
 ) -> list[tuple[int, int]]:
@@ -426,8 +431,6 @@ def _choose(
         found.whole = count >= cut.count
         indices: Sequence[int] = range(cut.count)
         if not found.whole:
-            pinned = audit.pin is not None
-            given = draw_given(subject.evidence, audit.seed, audit.beacon, pinned=pinned)
             found.drawn = given or draw_randomness(random)
             value = found.drawn.value
             indices = sorted(draw(value, subject.claim, ALGEBRAIC_DOMAIN, cut.count, count))
@@ -458,7 +461,11 @@ def _read_traces(
     digest, pin = compute_traces_digest(signed.traces), audit.traces_pin
     if pin is not None and pin.digest != digest:
         detail = f"is what was signed as {digest.hex()}, not {pin.digest.hex()} as pinned"
-        other = pin.kept and find_contradiction(pin.kept, signed, claim.claim)
+        try:
+            other = pin.kept and find_contradiction(pin.kept, signed, claim.claim)
+        except SignatureError as error:  # whoever wrote it, it convicts nobody
+            why = f"what was kept is not what the solver signed for this claim: {error.message}"
+            raise FindingError(f"{detail}; {why}", place) from None
         if other:
             raise FindingError(f"{detail}: {other}", place, "solver")
         raise FindingError(detail, place)

@@ -154,6 +154,13 @@ class BeaconDraw:
     chain: Chain | None = None
     library: LibraryName = "auto"
 
+    def __post_init__(self) -> None:
+        """BeaconError for another round than the one that is named, whatever the run is."""
+        if self.beacon.round != self.round:
+            raise BeaconError(
+                f"is of round {self.beacon.round}, and {self.round} was named", where="beacon"
+            )
+
 
 def make_draw(
     run: Path,
@@ -238,7 +245,9 @@ def decode_chain(data: bytes, where: str = "chain") -> Chain:
     value = _decode_object(data, where)
     metadata = value.get("metadata", {})
     name = metadata.get("beaconID", "") if isinstance(metadata, dict) else None
-    if not isinstance(name, str) or len(name) > 100 or not name.isprintable():
+    # ASCII alone: which other characters are printed changes with every version of Unicode.
+    printed = isinstance(name, str) and name.isascii() and name.isprintable()
+    if not isinstance(name, str) or len(name) > 100 or not printed:
         raise BeaconError("is no name", where=f"{where}: metadata.beaconID")
     scheme = next((known for known in _SCHEMES if known == value.get("schemeID")), None)
     if scheme is None:
@@ -380,10 +389,6 @@ def draw_from_beacon(
     round.
     """
     chain = find_chain(rule, given.chain)
-    if given.beacon.round != given.round:
-        raise BeaconError(
-            f"is of round {given.beacon.round}, and {given.round} was named", where="beacon"
-        )
     value = verify_beacon(chain, given.beacon, given.library)
     use = BeaconUse(
         chain=chain.hash,

@@ -412,8 +412,8 @@ ALGEBRAIC: Final = (
                 "`traces/traces.cbor`",
             ),
             Condition(
-                "Where the auditor kept what was signed as its pin, and this has another digest: "
-                "no step has two traces in them.",
+                "Where the auditor kept what was signed as its pin, this has another digest, and "
+                "what was kept fulfils condition 3 too: no step has two traces in them.",
                 "solver",
                 "`traces/traces.cbor`",
             ),

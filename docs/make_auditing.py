@@ -48,7 +48,7 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--beacon` | a round: `drand:1000` | draw by it; not together with `--seed` | none |
 | `--beacon-file` | a file | the bytes of that round; always with `--beacon` | none |
 | `--token` | a file | a time stamp of the claim; with `--authority` | its time is not known |
-| `--authority` | a file | root certificates that the auditor trusts (PEM, or one in DER); with `--token` | none |
+| `--authority` | a file | root certificates that the auditor trusts; with `--token` | none |
 | `--chain` | a file | a chain that is neither quicknet nor default | none |
 | `--claim` | 32 bytes, or a file | the *pin*: a claim kept from before the draw | none |
 | `--solver` | 32 bytes | the key that must have signed | any key |
@@ -185,7 +185,7 @@ usage, and so is `--samples 0`):
 
 | argument | type | what | where it is not given |
 |---|---|---|---|
-| `--steps` | steps | their intervals; without `--samples`, `--seed` and `--beacon` | some are drawn |
+| `--steps` | steps | their intervals; not with `--samples`, `--seed`, `--beacon` | some are drawn |
 | `--traces` | a folder | where the traces are, also of a run in a store | `traces` of the run |
 | `--trace-claim` | 32 bytes, or a file | the pin of what was signed of traces | none |
 | `--challenge` | 1 to 64 bytes | the randomness of the vectors | 32 bytes, drawn late |
@@ -217,8 +217,8 @@ node's index from 0, in row-major order the flat index of the element within the
 1024 bytes of the tensor that it begins in, from 0. It is
 
 - where digests are compared: the first element that the bytes signed for have otherwise than the
-  right ones; where these bytes are not there, the place is `step T, node I` alone, and the solver is
-  convicted all the same;
+  right ones; where these bytes are not there, the place is `step T, node I` alone, and the solver
+  is convicted all the same;
 - where the leaves of the first states do not give the root: the first `state` node, in the order of
   nodes, of which the checkpoint has another digest, and its first element as above;
 - of a `state` out of its range: the first element that is;
@@ -231,9 +231,9 @@ digest. Others are as good as none, also bytes of another length that have it; a
 for elsewhere, in a checkpoint or in the log.
 
 The verdict is conditional where intervals were drawn and not all are looked at, as with segments
-that were drawn (`predictable-sample`, `chosen-claim`); where steps were named without a pinned claim
-and these are not all intervals; and where `--challenge` is given without `--trace-claim` (both
-`predictable-sample`).
+that were drawn (`predictable-sample`, `chosen-claim`); where steps were named without a pinned
+claim and these are not all intervals; and where `--challenge` is given without `--trace-claim`
+(both `predictable-sample`).
 
 """
 PROOFS_TEXT: Final = """## Proofs of whole steps

@@ -183,7 +183,8 @@ def test_names_and_files_that_are_none(tmp_path: Path) -> None:
             decode_beacon(json.dumps({**good, **changes}).encode())
         assert caught.value.where == f"beacon: {place}"
     for spared in ("", None):
-        assert decode_beacon(json.dumps({**good, "randomness": spared}).encode())
+        text = json.dumps({**good, "randomness": spared})
+        assert decode_beacon(text.encode()) == get_beacon("quicknet")
     marked = b"\xef\xbb\xbf" + json.dumps(good).encode()
     twice = json.dumps(good).replace("{", '{"round": 1000, ', 1).encode()
     for data in (b"", b"[]", b"{", b"[" * 10_000, b"\xff", marked, twice):

@@ -508,6 +508,8 @@ def test_the_command_says_what_rows_show(
     assert "2 of 32 chunks of 1 KiB, one false one missed with 93.75 %: " in shown
     assert "whole, since rows take most of what they read: " in shown
     assert shown.rstrip().endswith("VERIFIED")
+    assert cli.run([*arguments, "--mode", "algebraic", *rows[:2]]) == 0
+    assert "--rows drew nothing: no node has a tensor of more than" in capsys.readouterr().err
     for wrong in (["--mode", "algebraic", *rows[2:]], rows, ["--mode", "proof", *rows]):
         assert cli.run([*arguments, *wrong]) == 2
     page = render_html(make_document(verify(case), datetime.now(UTC), "0", "law"))

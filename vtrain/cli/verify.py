@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +31,7 @@ from vtrain.cli.common import (
     token_options,
 )
 from vtrain.cli.proofs import StepsType, keys_options, make_setup
+from vtrain.errors import RunError, VtrainWarning
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -386,7 +388,6 @@ def _refuse_store(folder: Path) -> None:
     """RunError for a folder in which a run was published: as a run directory nearly all of it is
     missing."""
     from vtrain.commit.store import get_url, is_published
-    from vtrain.errors import RunError
 
     if is_published(folder):
         raise RunError(
@@ -585,7 +586,18 @@ def _verify_algebraic(
         rows=rows,
         **given,
     )
-    return verify_algebraic(run, audit, progress=progress)
+    report = verify_algebraic(run, audit, progress=progress)
+    if (
+        rows is not None
+        and report.sampled is None
+        and report.verdict in ("verified", "conditional")
+    ):
+        message = (
+            f"--rows drew nothing: no node has a tensor of more than {audit.rows_above} bytes that "
+            "rows take less of, and all was looked at whole (--rows-above)"
+        )
+        warnings.warn(message, VtrainWarning, stacklevel=1)
+    return report
 
 
 def _verify_proofs(

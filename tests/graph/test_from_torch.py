@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from tests.modules import (
     make_mlp,
 )
 from vtrain.errors import Problem, UnsupportedError
+from vtrain.graph import model
+from vtrain.graph.from_torch import translate
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Activation, Dropout, Linear
 from vtrain.graph.onnx_import import import_onnx
@@ -510,6 +513,34 @@ def test_a_gradient_that_is_not_that_of_the_values_is_refused_where_it_begins(
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
+class Hidden(nn.Module):
+    """A function behind a layer that begins as zeros, or as a scale of 10^-6."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], *, scaled: bool) -> None:
+        super().__init__()
+        self.body, self.head, self.function = nn.Linear(4, 4), nn.Linear(4, 2), function
+        self.scale = nn.Parameter(torch.full((4,), 1e-6)) if scaled else None
+        if not scaled:
+            nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scale is not None:
+            return self.head(x + self.scale * self.function(self.body(x)))  # type: ignore[no-any-return]
+        return self.head(self.function(self.body(x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("function", [Reversed.apply, tripled])
+def test_a_gradient_is_not_hidden_by_small_parameters(
+    function: Callable[[torch.Tensor], torch.Tensor], scaled: bool
+) -> None:
+    module = Hidden(function, scaled=scaled)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    problems = find_problems(module, torch.zeros(2, 4))
+    assert [(one.path, one.what) for one in problems] == [("body", "Linear, gradient of bias")]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
 def test_values_that_differ_from_call_to_call_are_refused() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
@@ -555,6 +586,129 @@ def test_parameters_that_the_forward_pass_changes_are_named_and_stay() -> None:
     problems = find_problems(nn.Sequential(part), torch.ones(2, 4))
     assert ("0.fc", "Linear, parameter weight") in [(one.path, one.what) for one in problems]
     assert torch.equal(part.fc.weight, before)
+
+
+class Shared(nn.Module):
+    """Two layers with a tensor each, which have memory in common."""
+
+    def __init__(self, share: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        shared = share(self.a.weight)
+        if isinstance(shared, nn.Parameter):
+            self.b.weight = shared
+        else:
+            del self.b.weight
+            self.b.register_buffer("weight", shared)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        nn.Parameter,
+        lambda weight: nn.Parameter(weight.detach().t()),
+        lambda weight: nn.Parameter(weight.data),
+        lambda weight: weight.detach(),
+    ],
+)
+def test_tensors_that_share_memory_are_named(share: Callable[[torch.Tensor], Any]) -> None:
+    (problem,) = find_problems(Shared(share), torch.zeros(2, 4))
+    assert problem.path == "b.weight"
+    assert "the memory of a.weight" in problem.reason
+    assert "b.weight = a.weight" in problem.instead
+
+
+def test_an_attribute_with_the_memory_of_a_parameter_is_named() -> None:
+    module = Shared(lambda weight: nn.Parameter(weight.detach().clone()))
+    del module.b
+    module.kept = module.a.weight.detach()
+    module.b = lambda x: functional.linear(x, module.kept)  # type: ignore[assignment]
+    (problem,) = find_problems(module, torch.zeros(2, 4))
+    assert problem.path == "a.weight"
+    assert "an attribute with the same memory" in problem.reason
+
+
+def test_columns_of_one_matrix_and_one_parameter_of_two_names_are_taken() -> None:
+    whole = torch.sin(torch.arange(32.0)).view(4, 8)
+    module = Shared(lambda weight: nn.Parameter(whole[:, 4:]))
+    module.a.weight = nn.Parameter(whole[:, :4])
+    assert import_module(module, torch.zeros(2, 4)).trainable == {"a.weight", "b.weight"}
+    module.b.weight = module.a.weight
+    assert import_module(module, torch.zeros(2, 4)).trainable == {"a.weight"}
+
+
+@pytest.mark.parametrize("form", ["weight", "scale", "count"])
+def test_running_statistics_are_no_constants(form: str) -> None:
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc = nn.BatchNorm1d(4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if form == "weight":
+                weight = torch.diag(self.norm.running_mean)  # type: ignore[arg-type]
+                return functional.linear(self.norm(self.fc(x)), weight + torch.eye(4))
+            y = self.norm(self.fc(x))
+            if form == "count":
+                return y * (1 + self.norm.num_batches_tracked)  # type: ignore[operator,no-any-return]
+            return y * self.norm.running_var  # type: ignore[no-any-return]
+
+    problems = find_problems(Reading(), torch.zeros(2, 4))
+    assert problems
+    if form != "scale":
+        name = "running_mean" if form == "weight" else "num_batches_tracked"
+        assert f"reads norm.{name}, which each step changes" in problems[0].reason
+
+
+# --- the model that is trained against the module
+
+
+def forget_bounds(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """In the translation."""
+    monkeypatch.setitem(
+        translate._HANDLERS, "aten.hardtanh", lambda self, a: self._alias(self._node, a["self"])
+    )
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU6(), nn.Linear(4, 2))
+
+
+def transpose_weights(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """In the lowering to operators, of a head that begins as zeros."""
+    emit = model._Emitter._emit_linear
+
+    def turned(self: Any, layer: Linear) -> Any:
+        return emit(self, replace(layer, transposed=not layer.transposed))
+
+    monkeypatch.setattr(model._Emitter, "_emit_linear", turned)
+    head = nn.Linear(4, 4)
+    nn.init.zeros_(head.weight)
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh(), head)
+
+
+def leave_out_norms(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """In the lowering."""
+    emit = model._Emitter._emit_by_channels
+
+    def plain(self: Any, layer: Any, compute: Any) -> Any:
+        return emit(self, layer, lambda rows: rows)
+
+    monkeypatch.setattr(model._Emitter, "_emit_by_channels", plain)
+    return nn.Sequential(nn.Conv1d(4, 3, 1), nn.BatchNorm1d(3), nn.ReLU())
+
+
+@pytest.mark.parametrize("spoil", [forget_bounds, transpose_weights, leave_out_norms])
+def test_a_fault_of_the_import_is_found_by_values(
+    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pytest.MonkeyPatch], nn.Module]
+) -> None:
+    with monkeypatch.context() as patched:
+        module = spoil(patched)
+        shape = (4, 5) if isinstance(module[0], nn.Conv1d) else (4,)  # type: ignore[index]
+        (problem,) = find_problems(module, torch.zeros(2, *shape))
+        assert "gives other values than the module" in problem.reason
+        assert problem.what == "Sequential"
+    import_module(module, torch.zeros(2, *shape))
 
 
 BATCH_NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {

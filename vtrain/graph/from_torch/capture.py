@@ -32,8 +32,9 @@ class Capture:
     """A captured program: ``input`` and ``output`` are nodes of its graph.
 
     ``parameters`` and ``buffers`` map placeholders to names in the module, of which tied ones have
-    the first.  ``modules`` are those of the module by path, and ``notes`` say what was changed to
-    capture it.  ``problems`` are those that leave something to look at.
+    the first.  ``notes`` say what was changed to capture it.  ``problems`` are those that leave
+    something to look at.  ``example`` are the arguments by place and by name that were traced, and
+    ``number`` is that of the output among all leaves of what the module gives.
     """
 
     module: nn.Module
@@ -43,6 +44,8 @@ class Capture:
     parameters: Mapping[str, str]
     buffers: Mapping[str, str]
     constants: Mapping[str, torch.Tensor]
+    example: tuple[tuple[Any, ...], dict[str, Any]]
+    number: int
     notes: list[str] = field(default_factory=list)
     problems: tuple[Problem, ...] = ()
 
@@ -50,6 +53,24 @@ class Capture:
         """Say what was changed, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """Placeholders of the buffers that the forward pass changes."""
+        signature = self.program.graph_signature
+        changed = set(signature.buffers_to_mutate.values())
+        return frozenset(
+            key for key, path in signature.inputs_to_buffers.items() if path in changed
+        )
+
+    def call(self, x: torch.Tensor) -> torch.Tensor:
+        """The module's own output of ``x``, in training, as its tensors are."""
+        args, kwargs = pytree.tree_map(
+            lambda one: x if isinstance(one, torch.Tensor) else one, self.example
+        )
+        with _in_training(self.module, []), _without_cache(self.module, []), torch.no_grad():
+            found: torch.Tensor = pytree.tree_leaves(self.module(*args, **kwargs))[self.number]
+        return found
 
 
 def capture(module: nn.Module, example_inputs: object, output: str | int | None = None) -> Capture:
@@ -72,6 +93,7 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
         chosen = _choose_output(program, output, problems)
         if chosen is not None and not changed:
             changed += compare(module, program, (args, kwargs), chosen)
+            changed += _check_constants(module, program)
     names = _name_tensors(module)
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
@@ -99,6 +121,8 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
             key: program.constants[path]
             for key, path in signature.inputs_to_lifted_tensor_constants.items()
         },
+        example=(args, kwargs),
+        number=list(signature.user_outputs).index(chosen),
         notes=notes,
         problems=tuple(changed),
     )
@@ -163,7 +187,70 @@ def _check_module(module: nn.Module) -> list[Problem]:
         if averaging and part.track_running_stats:
             reason = "takes the mean of all batches so far (momentum=None), by a count that changes"
             problems.append(Problem(path, type(part).__name__, reason, "momentum=0.1"))
-    return problems + find_hooks(module)
+    return problems + _check_memory(module) + find_hooks(module)
+
+
+def _check_memory(module: nn.Module) -> list[Problem]:
+    """Tensors that are trained, and others that have the same memory and would not follow them."""
+    # A tensor with several names is one; what was seen before is named first.
+    listed = [*module.named_parameters(), *module.named_buffers()]
+    problems = []
+    for number, (name, tensor) in enumerate(listed):
+        for other, earlier in listed[:number]:
+            if not (tensor.requires_grad or earlier.requires_grad) or not _overlap(tensor, earlier):
+                continue
+            reason = f"has the memory of {other}, and is a tensor of its own: it would not follow"
+            instead = f"assign the parameter itself, as in b.weight = a.weight: {name} = {other}"
+            problems.append(Problem(name, "tensor", reason, instead))
+            break
+    return problems
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have an element in common."""
+    if one.device.type != "cpu" or other.device.type != "cpu":
+        return False
+    (first, last), (begin, end) = _find_memory(one), _find_memory(other)
+    if last <= begin or end <= first:
+        return False
+    # They may alternate, as the halves of the columns of one matrix do.
+    start = min(first, begin)
+    taken = torch.zeros(max(last, end) - start, dtype=torch.bool)
+    mark, seen = (
+        taken.as_strided(
+            (*tensor.shape, tensor.element_size()),
+            (*(stride * tensor.element_size() for stride in tensor.stride()), 1),
+            place - start,
+        )
+        for tensor, place in ((one, first), (other, begin))
+    )
+    mark.fill_(True)
+    return bool(seen.any())
+
+
+def _find_memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first address of a tensor, and that after its last."""
+    if not tensor.numel():
+        return 0, 0
+    span = sum(
+        (extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return tensor.data_ptr(), tensor.data_ptr() + (span + 1) * tensor.element_size()
+
+
+def _check_constants(module: nn.Module, program: ExportedProgram) -> list[Problem]:
+    """Attributes that are no buffers, with the memory of what is trained."""
+    reason = "as it is now is read by the forward pass, in an attribute with the same memory"
+    instead = "read the parameter itself"
+    return [
+        Problem(name, "parameter", reason, instead)
+        for name, one in module.named_parameters()
+        if one.requires_grad
+        and any(
+            isinstance(constant, torch.Tensor) and _overlap(constant, one)
+            for constant in program.constants.values()
+        )
+    ]
 
 
 @contextmanager

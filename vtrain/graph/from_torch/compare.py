@@ -2,7 +2,9 @@
 
 ``torch.export`` traces what a forward pass computes.  Gradients that a module makes other than
 those of its values (by a hook, by a ``torch.autograd.Function`` of its own, under
-``torch.no_grad``) are lost on the way without a word.  So both are run on samples of noise.
+``torch.no_grad``) are lost on the way without a word.  So both are run on samples of noise, with
+noise in what is trained: behind a layer that begins as zeros, or as a scale of 10^-6, every
+gradient would be as good as any other.
 """
 
 from __future__ import annotations
@@ -18,12 +20,17 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vtrain.errors import Problem
 
 _CLOSE: Final = 1e-3
 """How far two results of the same arithmetic in float32 may be apart, of the largest element."""
 _NOISE: Final = 0.5
+_LEAST: Final = 0.25
+"""Of what stands in place of a parameter of zeros; of a matrix, less where it has many columns."""
+_LARGEST: Final = 127.0
+"""Weights are below 128 in magnitude, with noise too."""
 _INSTEAD: Final = "leave it out while the task is made, or write the layer without it"
 
 
@@ -59,7 +66,7 @@ def compare(
     def run() -> torch.Tensor:
         return _run(module, program, pytree.tree_leaves((args, kwargs)), output)
 
-    with _kept(module):
+    with keep_attributes(module):
         try:
             own = _differentiate(call, module, trained)
             found = _differentiate(run, module, trained)
@@ -108,7 +115,7 @@ class _Found:
 
 
 @contextmanager
-def _kept(module: nn.Module) -> Iterator[None]:
+def keep_attributes(module: nn.Module) -> Iterator[None]:
     """Attributes that a forward pass sets are as before, afterwards."""
     before = [(vars(part), dict(vars(part))) for part in module.modules()]
     try:
@@ -120,18 +127,22 @@ def _kept(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _on_copies(module: nn.Module) -> Iterator[None]:
-    """A module with copies of its parameters and buffers: what is done to them is undone.
+def with_noise(module: nn.Module) -> Iterator[None]:
+    """A module with copies of its parameters and buffers, of which those that are trained have
+    noise, the same each time: what is done to them is undone.
 
     (``torch.func.functional_call`` leaves its copies in a part that has two places.)
     """
     copies: dict[int, torch.Tensor] = {}
+    generator = torch.Generator().manual_seed(2)
 
     def copy(one: torch.Tensor | None) -> torch.Tensor | None:
         if one is None:
             return None
         if id(one) not in copies:
             made = one.detach().clone()
+            if one.requires_grad:
+                made = _disturb(made, generator)
             is_parameter = isinstance(one, nn.Parameter)
             copies[id(one)] = nn.Parameter(made, one.requires_grad) if is_parameter else made
         return copies[id(one)]
@@ -148,6 +159,39 @@ def _on_copies(module: nn.Module) -> Iterator[None]:
     finally:
         for attributes, kept in before:
             attributes.update(kept)
+
+
+def _disturb(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """With noise of half its own size, or of what such a parameter mostly has, if that is more."""
+    if not tensor.numel():
+        return tensor
+    own = float(tensor.float().square().mean().sqrt())
+    columns = tensor.numel() / len(tensor) if tensor.ndim > 1 else 1.0
+    size = min(max(own, min(_LEAST, columns**-0.5)), 1.0)
+    noise = _NOISE * size * torch.randn(tensor.shape, generator=generator)
+    made = tensor + noise.to(tensor.dtype)
+    return torch.where(made.abs() < _LARGEST, made, tensor)
+
+
+class WithoutDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dropout leaves all as it is, by whatever function, module or attention it comes about.
+
+    What it draws, of ones and zeros, is its share of ones, by which it divides.  A captured program
+    has it as one operator, with a gradient of its own.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Of each operator that is run on the CPU."""
+        given = kwargs or {}
+        if func is torch.ops.aten.bernoulli_.float:
+            return args[0].fill_(args[1] if len(args) > 1 else given.get("p", 0.5))
+        if func is torch.ops.aten.native_dropout.default and 0 < args[1] < 1 and args[2]:
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if func is torch.ops.aten.native_dropout_backward.default and args[2]:
+            return args[0].clone()
+        return func(*args, **given)
 
 
 class _NoGradientError(Exception):
@@ -167,7 +211,12 @@ def _differentiate(
     compute: Callable[[], torch.Tensor], module: nn.Module, trained: Set[str]
 ) -> _Found:
     """An output, and the gradients of a sum of its elements, each times a factor of its own."""
-    with _on_copies(module), torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with (
+        with_noise(module),
+        WithoutDropout(),  # type: ignore[no-untyped-call]
+        torch.random.fork_rng(devices=[]),
+        torch.enable_grad(),
+    ):
         torch.manual_seed(0)
         output = compute()
         if not trained:
@@ -208,8 +257,10 @@ def _run(
 
 
 def _draws(program: ExportedProgram) -> bool:
+    """Whether it has random numbers other than those of dropout."""
     return any(
         torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        and not any(name in str(node.target) for name in ("dropout", "dot_product_attention"))
         for node in program.graph.nodes
     )
 

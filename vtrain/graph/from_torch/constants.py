@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import onnx
 import torch
+from onnx import helper, numpy_helper
 from torch import fx
 
 BATCHES: Final = (2, 3)
@@ -68,3 +71,13 @@ def compute(
         with torch.no_grad():
             found.append(target(*fx.map_arg(args, pick), **fx.map_arg(kwargs, pick)))
     return Constant((found[0], found[1]))
+
+
+def store(tensor: torch.Tensor, name: str) -> onnx.TensorProto:
+    """With the bits that it has: bfloat16, which numpy lacks, too."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        raw = tensor.view(torch.int16).numpy().astype("<i2").tobytes()
+        return helper.make_tensor(name, onnx.TensorProto.BFLOAT16, tensor.shape, raw, raw=True)
+    array = tensor.numpy()
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)

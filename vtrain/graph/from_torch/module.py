@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import onnx
 import torch
-from onnx import helper, numpy_helper
+from onnx import helper
 from torch import nn
 
 from vtrain.errors import ModelError, Problem, UnsupportedError, VtrainError
+from vtrain.graph.evaluate import Apply, apply_node
 from vtrain.graph.from_torch.capture import capture, list_tensors
+from vtrain.graph.from_torch.constants import store
+from vtrain.graph.from_torch.hold import hold
 from vtrain.graph.from_torch.translate import IR_VERSION, OPSET, Origin, translate
 from vtrain.graph.model import Model
 from vtrain.graph.onnx_file import EXACT_PRODUCER, NAMES_KEY, save_model
@@ -84,11 +86,13 @@ def import_module(
     output: str | int | None = None,
     *,
     classes_last: bool = False,
+    apply: Apply = apply_node,
 ) -> Imported:
     """Import a module as it is trained, from its values at hand.
 
     ``example_inputs`` and ``output`` as of :func:`~vtrain.graph.from_torch.capture.capture`,
     ``classes_last`` as of :func:`~vtrain.graph.from_torch.translate.translate`.
+    ``apply`` computes what is held against the module, and changes no result.
     UnsupportedError has every problem, each with the path of its module.
     """
     captured = capture(module, example_inputs, output)
@@ -117,6 +121,8 @@ def import_module(
             for one in told
             if not (problems and (one.where == "graph" or one.where.startswith("output")))
         ]
+    if model is not None and not problems:
+        problems += hold(captured, proto, model, apply, classes_last=classes_last)
     if problems or model is None:
         raise UnsupportedError(_sort(problems, module), where="from_torch")
     trainable = {name for name, tensor in tensors.items() if tensor.requires_grad}
@@ -165,7 +171,7 @@ def _write(
         if name not in kept:
             continue
         try:
-            proto = _store(tensor, name)
+            proto = store(tensor, name)
         except (TypeError, ValueError) as error:
             problems.append(
                 Problem(name, f"tensor of {tensor.dtype}", f"cannot be stored: {error}")
@@ -186,16 +192,6 @@ def _write(
     )
     helper.set_model_props(model, {NAMES_KEY: json.dumps(entries)})
     return model, problems
-
-
-def _store(tensor: torch.Tensor, name: str) -> onnx.TensorProto:
-    """With the bits that it has: bfloat16, which numpy lacks, too."""
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        raw = tensor.view(torch.int16).numpy().astype("<i2").tobytes()
-        return helper.make_tensor(name, onnx.TensorProto.BFLOAT16, tensor.shape, raw, raw=True)
-    array = tensor.numpy()
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
 def _find_node(error: ModelError) -> str:

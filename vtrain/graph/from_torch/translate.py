@@ -124,6 +124,7 @@ class _Translator:
         self._refused: set[str] = set()
         self._batch: Any = None
         self._node: fx.Node = captured.output
+        self._changing: dict[fx.Node, str] = {}
         self._tensors = dict(captured.module.named_parameters()) | dict(
             captured.module.named_buffers()
         )
@@ -215,6 +216,9 @@ class _Translator:
             self._values[node] = Value(self._unique(node.name))
         elif node.name in captured.parameters:
             self._values[node] = Value(captured.parameters[node.name], stored=True)
+        elif node.name in captured.changing:
+            self._values[node] = Value(captured.buffers[node.name], stored=True)
+            self._changing[node] = captured.buffers[node.name]
         elif node.name in captured.buffers:
             tensor = self._tensors[captured.buffers[node.name]].detach()
             self._values[node] = Value(captured.buffers[node.name], stored=True)
@@ -230,6 +234,8 @@ class _Translator:
             self._lost.add(node)
             return
         name = _name_operator(node)
+        if name not in _OF_STATISTICS and self._is_of_changing(node):
+            return
         if node in self._gelus:
             gelu = self._gelus[node]
             self._emit("Gelu", [self._read(gelu.source)], approximate=gelu.form)
@@ -255,6 +261,23 @@ class _Translator:
                 )
             raise _RefusedError("is not supported", _INSTEAD.get(name, _OTHERS))
         handler(self, _bind(node))
+
+    def _is_of_changing(self, node: fx.Node) -> bool:
+        """Whether a call makes the next value of a buffer that changes, which is left out.
+
+        Any other that reads such a buffer, or its next value, is refused: it is no constant.
+        """
+        read = [self._changing[one] for one in node.all_input_nodes if one in self._changing]
+        if not read:
+            return False
+        signature = self._program.graph_signature
+        if node.name in signature.buffers_to_mutate:
+            self._changing[node] = read[0]
+            return True
+        raise _RefusedError(
+            f"reads {read[0]}, which each step changes, as a constant",
+            "compute it of the input, or keep a copy as a buffer of its own",
+        )
 
     def _take_item(self, node: fx.Node) -> None:
         source, number = node.args
@@ -1312,6 +1335,14 @@ _BATCH_NORMS_IN_TRAINING = frozenset(
     ("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional")
 )
 """Forms that are of training, without an argument that says so."""
+_OF_STATISTICS = frozenset(
+    (
+        *("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit"),
+        *("aten._native_batch_norm_legit_functional", "aten._batch_norm_no_update"),
+        *("aten._native_batch_norm_legit_no_training", *_BATCH_NORMS_IN_TRAINING),
+    )
+)
+"""What reads running statistics, and may leave others in their place."""
 _PLAIN: Final = {
     "aten.relu": "Relu",
     "aten.sigmoid": "Sigmoid",
@@ -1351,14 +1382,7 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution"), _T.conv),
     **dict.fromkeys(("aten.hardtanh", "aten.clamp"), _T.clip),
     **dict.fromkeys(("aten.detach", "aten.detach_"), _T.refuse_detach),
-    **dict.fromkeys(
-        (
-            *("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit"),
-            *("aten._native_batch_norm_legit_functional", "aten._batch_norm_no_update"),
-            *("aten._native_batch_norm_legit_no_training", *_BATCH_NORMS_IN_TRAINING),
-        ),
-        _T.batch_norm,
-    ),
+    **dict.fromkeys(_OF_STATISTICS, _T.batch_norm),
     **dict.fromkeys(
         (
             *("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d"),

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from vtrain.engines.registry import choose_evaluator
+from vtrain.engines.registry import choose_apply, choose_evaluator
 from vtrain.errors import DataError, GraphError, ModelError, Problem, TaskError, UnsupportedError
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Embedding, Softmax
@@ -106,7 +106,8 @@ def from_torch(
             return None
 
     progress("reading the module", 0, 1)
-    imported = gather(lambda: import_module(module, example_inputs, output))
+    fast = choose_apply("auto")
+    imported = gather(lambda: import_module(module, example_inputs, output, apply=fast))
     found_loss = gather(lambda: read_loss(loss))
     shape, takes_ids = _describe_example(example_inputs)
     wanted = Wanted(
@@ -119,7 +120,9 @@ def from_torch(
     )
     loaded = gather(lambda: load(data, test, wanted, validation))
     if imported and loaded and found_loss and _has_classes_first(imported, found_loss, loaded):
-        imported = gather(lambda: import_module(module, example_inputs, output, classes_last=True))
+        imported = gather(
+            lambda: import_module(module, example_inputs, output, classes_last=True, apply=fast)
+        )
     size = gather(lambda: _read_batch(batch, data))
     total = gather(lambda: _count_steps(steps, epochs, size, loaded))
     found = gather(lambda: read_optimizer(module, optimizer, scheduler, total or 1))

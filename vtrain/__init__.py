@@ -495,6 +495,7 @@ def verify(
     from vtrain.audit.attested import is_attested, make_attested_pin, verify_attested
     from vtrain.audit.pin import make_pin
     from vtrain.audit.verify import verify as audit
+    from vtrain.commit.store import refuse_published
     from vtrain.engines.saving import Saving
     from vtrain.errors import RunError
     from vtrain.prove.backend.kzg import CommitKey
@@ -507,6 +508,8 @@ def verify(
 
             published = stack.enter_context(open_published(run, store_options))
         folder = _path_of(run) if published is None else published.root
+        if published is None:
+            refuse_published(folder)
         if published is None and is_attested(folder):
             if task_id is not None:
                 raise RunError("is of no attested run: such a run has none", where="task_id")

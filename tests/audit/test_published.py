@@ -196,6 +196,8 @@ def test_rows_are_fetched_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_audited_by_its_url(published: Path, honest: Path) -> None:
+    with pytest.raises(RunError, match="by its URL"):
+        vtrain.verify(published)
     report = vtrain.verify(f"file://{published}", samples=2)
     assert report.verdict == "verified", report.reason
     local = vtrain.verify(honest, samples=2)

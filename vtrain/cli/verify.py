@@ -31,7 +31,7 @@ from vtrain.cli.common import (
     token_options,
 )
 from vtrain.cli.proofs import StepsType, keys_options, make_setup
-from vtrain.errors import RunError, VtrainWarning
+from vtrain.errors import VtrainWarning
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -286,6 +286,7 @@ def command(
     """
     from vtrain.audit.attested import is_attested
     from vtrain.audit.pin import make_pin
+    from vtrain.commit.store import refuse_published
 
     if isinstance(run, Path) and is_attested(run):
         given: dict[str, Any] = {
@@ -298,7 +299,7 @@ def command(
         given |= {"mode": mode != "replay"}
         return _end(_verify_attested(run, solver, claim, given), report_file, as_json)
     if isinstance(run, Path):
-        _refuse_store(run)
+        refuse_published(run)
     _check_draw(samples, probability, share, seed, beacon, all_=all_)
     if report_file is not None:
         require_new(report_file)
@@ -382,18 +383,6 @@ def command(
                 published=published,
             )
     return _end(report, report_file, as_json)
-
-
-def _refuse_store(folder: Path) -> None:
-    """RunError for a folder in which a run was published: as a run directory nearly all of it is
-    missing."""
-    from vtrain.commit.store import get_url, is_published
-
-    if is_published(folder):
-        raise RunError(
-            f"holds a published run, in pieces: name it by its URL, {get_url(str(folder))}",
-            where=str(folder),
-        )
 
 
 def _verify_attested(

@@ -265,13 +265,18 @@ def get_url(place: str) -> str:
     return place if "://" in place else Path(place).absolute().as_uri()
 
 
-def is_published(folder: Path) -> bool:
-    """Whether a folder seems to be a store, not a run directory: its states lie in pieces."""
-    return (
+def refuse_published(folder: Path) -> None:
+    """RunError for a folder in which a run was published: its states lie in pieces, and as a run
+    directory nearly all of it is missing."""
+    if (
         not any(os.path.lexists(folder / name) for name in ("manifest.json", "checkpoints"))
         and (folder / "chunks").is_dir()
         and (folder / "states").is_dir()
-    )
+    ):
+        raise RunError(
+            f"holds a published run, in pieces: name it by its URL, {get_url(str(folder))}",
+            where=str(folder),
+        )
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,6 @@ def name_leaves(step: int) -> str:
     return f"traces/step-{step:012d}.leaves"
 
 
-CLAIM_NAME = "claim.cbor"
-"""The name of the signed claim."""
-
 TRACES_NAME = "traces/traces.cbor"
 """The name of what a solver signed of traces."""
 
@@ -124,7 +121,7 @@ def publish_run(
         work.publish_files()
     # What leads to all else comes when all else is there.
     claim = encode_signed_claim(signed)
-    sink.put(CLAIM_NAME, claim)
+    sink.put(paths.claim.name, claim)
     digest = compute_claim_digest(signed.claim)
     return Summary(digest, states, traces, has_samples, queue.bytes + len(claim))
 
@@ -132,10 +129,11 @@ def publish_run(
 def _refuse_other(sink: Shelf, source: _Source) -> None:
     """RunError where ``sink`` has a claim that is not of this run, or of a log that this one's does
     not begin with: it would be gone, and whoever holds it could not audit it any more."""
-    claim, where = source.claim, sink.locate(CLAIM_NAME)
+    claim, name = source.claim, source.paths.claim.name
+    where = sink.locate(name)
     fix = "publish to a place of its own, or remove that claim first"
     try:
-        found = sink.find(CLAIM_NAME, LIMITS.claim_bytes)
+        found = sink.find(name, LIMITS.claim_bytes)
         if found is None:
             return
         there = decode_signed_claim(found).claim

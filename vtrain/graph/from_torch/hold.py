@@ -49,7 +49,7 @@ def hold(
 ) -> list[Problem]:
     """A problem where ``model``, which is that of ``proto``, gives other values than the module.
 
-    Where the model is refused as such, it will be so with the batch of the task, and better said.
+    A model that is refused with that noise is not compared, and a note says so.
     """
     module = captured.module
     x = _make_samples(captured, model)
@@ -77,7 +77,8 @@ def hold(
             # Rounding counts for more in a deep network: as much as a coarser one shows.
             coarse = _compute(again, x.double().numpy(), apply, _COARSE)
             allowed += _measure(found, coarse)
-    except VtrainError:
+    except VtrainError as error:
+        captured.notes.append(f"what is trained was not held against the module: {error}")
         return []
     if apart <= allowed:
         return []

@@ -25,7 +25,7 @@ from tests.tasks import make_tiny_task
 from tests.train.test_runner import check_run
 from vtrain.commit.kzg_log import iterate_kzg_log
 from vtrain.commit.log import decode_log, encode_log
-from vtrain.errors import EncodingError, StorageError
+from vtrain.errors import EncodingError, RunError, StorageError
 from vtrain.train import background
 from vtrain.train.layout import RunPaths, read_manifest
 from vtrain.train.runner import RunSummary, train
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_made(
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="Not a directory"):
         train(TASK, tmp_path / "file" / "run", key=key)
-    with pytest.raises(StorageError, match="File exists"):
+    with pytest.raises(RunError, match="is no folder, and a run is one"):
         train(TASK, tmp_path / "file", key=key)
 
 

@@ -3,8 +3,8 @@
 ``square``: one linear layer with as many samples as features (forward and both gradients), its
 values in memory.  Checking hashes every value and checks the products; checking without hashing is
 of a trace that was hashed as it arrived.  ``gpt``: a whole step of the GPT of examples/shakespeare,
-from a folder.  ``errors``: honest steps, and steps with one wrong element, of each operator and
-dtype, in each way.
+from a folder, with the memory that it takes.  ``errors``: honest steps, and steps with one wrong
+element, of each operator of the law and dtype, in each way.
 
 Predicted before the first run at these sizes, from one core's processor time at 2048 on a machine
 that others kept busy (a product 146 ms, its check 5.6 to 8.6 ms, hashing its result 7.5 ms).  The
@@ -16,10 +16,11 @@ products and the bytes that are read half of it.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -33,11 +34,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.tasks import make_tiny_task
 from vtrain import _core
 from vtrain.audit.traces import Arithmetic, TraceChecker, WrongValue, choose_arithmetic
+from vtrain.bench.alone import measure_alone
 from vtrain.commit.digest import compute_tensor_digest, compute_tensor_digests
 from vtrain.commit.traces import TraceFolder
+from vtrain.engines.cpu import CpuSession
 from vtrain.engines.registry import open_session
 from vtrain.errors import NotProducedError
 from vtrain.graph.values import PRODUCTS
+from vtrain.ops import TABLE
 from vtrain.spec.algebraic import PRIME, compute_vector
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.train.runner import train
@@ -60,6 +64,7 @@ PREDICTED: Final = {
     "gpt: check / replay": 3.0,
     "alarms in honest steps": 0,
     "faults missed": 0,
+    "operators of which no fault was tried": 0,
 }
 """What was expected of each figure, before it was measured."""
 LIMITS: Final = {2048: 1 / 2, 4096: 1 / 4, 8192: 1 / 8}
@@ -199,7 +204,7 @@ def measure_gpt(quick: bool) -> Result:
         writing = time.perf_counter() - begin
         trace = signed.traces.traces[0]
         leaves = TraceFolder(traces).read_leaves(trace)
-        session = open_session("cpu", task.graph, task.samples, threads=THREADS)
+        session = CpuSession(task.graph, task.samples, threads=THREADS)
         session.load_state(task.initial_state)
         session.step()
         state = session.read_state()
@@ -216,15 +221,27 @@ def measure_gpt(quick: bool) -> Result:
         check()
         read, Counting.read = Counting.read, 0
         compared = harness.compare(check, replay, seconds=2 if quick else 30)
-        values = sum(node.outputs[0].byte_length for node in task.graph.nodes)
+        sizes = [node.outputs[0].byte_length for node in task.graph.nodes]
         stored = sum(path.stat().st_size for path in (traces / "chunks").iterdir())
+        peak = measure_alone(
+            "algebraic",
+            run,
+            every=1,
+            engine="cpu",
+            threads=THREADS,
+            beside=traces,
+            processes=1 if quick else 3,
+        )
     return Result(
         {
             "gpt": {
                 "check over replay": compared,
                 "bytes read": read,
-                "bytes of all values": values,
-                "bytes of the folder": stored,
+                "bytes of all values": sum(sizes),
+                "bytes of the largest value": max(sizes),
+                "bytes of the folder, each tensor once": stored,
+                "bytes of the buffers of the check": session.check_memory,
+                "peak memory of a process that checks it, beyond its imports, bytes": peak,
                 "seconds to write and sign": writing,
             }
         },
@@ -283,10 +300,20 @@ class Memory:
 TASKS: Final = {
     "mlp": ROOT / "examples" / "mnist" / "tiny.toml",
     "cnn": ROOT / "examples" / "mnist" / "cnn.toml",
+    "chars": ROOT / "examples" / "text" / "chars.toml",
 }
 """Tasks whose steps are checked..."""
-LANGUAGE_MODELS: Final = {"gpt": "adamw", "dropout": "sgd", "llama": "lion"}
-"""... and transformers of one block, by kind, with their optimizers."""
+SMALL: Final = {
+    "gpt": ("adamw", "cross_entropy"),
+    "dropout": ("sgd", "cross_entropy"),
+    "packed gpt": ("sgd", "cross_entropy"),
+    "llama": ("lion", "cross_entropy"),
+    "averages": ("sgd", "mse"),
+}
+"""... and small ones, transformers of one block among them, by kind, with optimizer and loss: with
+those above all operators of the law."""
+GIVEN: Final = frozenset({"state"})
+"""What a step begins with is held against the log, and has no part in it."""
 
 
 def alter(value: Array, kind: str, element: int) -> Array | None:
@@ -314,8 +341,8 @@ def measure_errors(quick: bool) -> Iterator[Result]:
     """Alarms in honest steps, and misses among wrong elements."""
     tasks = [compile_task(load_task(path)) for path in TASKS.values()]
     tasks += [
-        make_tiny_task(kind, batch=4, steps=STEPS, commit_every=1, optimizer=optimizer)
-        for kind, optimizer in LANGUAGE_MODELS.items()
+        make_tiny_task(kind, batch=4, steps=STEPS, commit_every=1, optimizer=optimizer, loss=loss)
+        for kind, (optimizer, loss) in SMALL.items()
     ]
     steps, faults = (30, 60) if quick else (STEPS, FAULTS)
     alarms, misses = 0, 0
@@ -326,8 +353,10 @@ def measure_errors(quick: bool) -> Iterator[Result]:
         session.load_state(task.initial_state)
         arithmetic = keep_session(task)
         nodes = range(len(task.graph.nodes))
-        share = steps // len(tasks)
-        per_step = -(-faults // len(tasks) // share)
+        strata = list_strata(task.graph)
+        share = -(-steps // len(tasks))
+        per_step = -(-max(-(-faults // len(tasks)), len(strata)) // share)
+        turns = itertools.cycle(strata.values())
         for step in range(1, share + 1):
             values = session.evaluate_all(nodes)
             leaves = compute_tensor_digests(values)
@@ -335,9 +364,8 @@ def measure_errors(quick: bool) -> Iterator[Result]:
             trace = TensorTrace(step, len(leaves), bytes(32))
             seed = step.to_bytes(4, "little")
             alarms += find_wrong(task, store, trace, leaves, arithmetic, seed) is not None
-            for _ in range(per_step):
-                fault = draw_fault(task.graph, values, rng)
-                index, kind, wrong = fault
+            for stratum in itertools.islice(turns, per_step):
+                index, kind, wrong = draw_fault(stratum, values, rng)
                 tried[f"{task.graph.nodes[index].op} {wrong.dtype} {kind}"] += 1
                 changed = [*leaves]
                 changed[index] = store.put(wrong)
@@ -349,31 +377,44 @@ def measure_errors(quick: bool) -> Iterator[Result]:
         yield Result(
             {"tasks done": number + 1, "faults tried": sum(tried.values()), "kinds": dict(tried)}
         )
+    untried = list_untried(tried)
     yield Result(
         {
             "honest steps": share * len(tasks),
             "faults tried": sum(tried.values()),
+            "operators": len({name.split()[0] for name in tried}),
+            "operators of which no fault was tried": ", ".join(untried) or "none",
             "faults of each operator, dtype and kind": dict(sorted(tried.items())),
         },
         {
             "alarms in honest steps": at_most(alarms, 0),
             "faults missed": at_most(misses, 0),
+            "operators of which no fault was tried": at_most(len(untried), 0),
         },
     )
 
 
-def draw_fault(
-    graph: StepGraph, values: Sequence[Array], rng: np.random.Generator
-) -> tuple[int, str, Array]:
-    """A node, a way to be wrong, and its output: first an operator and dtype, evenly, then the
-    rest.  What a step begins with is held against the log, and has no part in it."""
+def list_strata(graph: StepGraph) -> dict[tuple[str, str], list[int]]:
+    """The nodes by operator and dtype of the output, but for those of ``GIVEN``."""
     strata: dict[tuple[str, str], list[int]] = {}
     for index, node in enumerate(graph.nodes):
-        if node.op != "state":
+        if node.op not in GIVEN:
             strata.setdefault((node.op, node.outputs[0].dtype), []).append(index)
+    return strata
+
+
+def list_untried(tried: Iterable[str]) -> list[str]:
+    """The operators of the law that no fault, by "OPERATOR DTYPE KIND", was of."""
+    return sorted(set(TABLE) - GIVEN - {name.split()[0] for name in tried})
+
+
+def draw_fault(
+    stratum: Sequence[int], values: Sequence[Array], rng: np.random.Generator
+) -> tuple[int, str, Array]:
+    """A node of a stratum, a way to be wrong, and its output.  Strata take turns, so that each
+    operator and dtype of a task is tried, and as often as the others."""
     while True:
-        stratum = list(strata)[int(rng.integers(len(strata)))]
-        index, kind = int(rng.choice(strata[stratum])), str(rng.choice(KINDS))
+        index, kind = int(rng.choice(stratum)), str(rng.choice(KINDS))
         wrong = alter(values[index], kind, int(rng.integers(values[index].size)))
         if wrong is not None:
             return index, kind, wrong

@@ -43,7 +43,9 @@ ABOUT = {
     "estimate": "What `vtrain estimate` says of five tasks, two of which had no part in fitting "
     "its model, beside what `vtrain bench` then measures, and beside the run itself, trained to "
     "its end, and an interval of each of its audits (measuring.md says what each figure is of). "
-    "The GPT has 200 steps, with a state root in every fourth.",
+    "The GPT has 200 steps, with a state root in every fourth. Proofs are of a tile (mlp), to "
+    "which the model was fitted, and of whole steps at batch 8 (784-16-10, 784-32-10), to which it "
+    "was not.",
     "verify": "Replaying an interval over training it; start-up of the auditor's command.",
     "dispute": "A dispute at scale (2^20 steps with a state root every 16, 2^12 nodes a step, "
     "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "
@@ -94,7 +96,8 @@ AVX2 (`VTRAIN_CPU=avx2` does so for the engine alone, and changes no bit).
 Shared machines are noisy: torch's own threads suffer more from a busy neighbour than ours, so a
 ratio taken under load flatters us. Other processes took less than three percent of the machine
 (`others_cpu_share` in the files) unless a result says otherwise; accuracy, rounds, moves and bytes
-do not depend on it. A quick run is marked so.
+do not depend on it. A quick run is marked so. Below each table stand the machine, the instruction
+set of our products and the version that it is of.
 
 Machines with AVX512-VNNI differ too. Zen 4 does one such instruction of 512 bits a cycle, as many
 as fp32 multiply-adds, so that an exact int16 product, with three of them for each 64 terms (two
@@ -112,7 +115,6 @@ def _format(value: float) -> str:
 
 def _render_result(name: str, result: dict[str, Any], kind: str = "") -> str:
     machine = result["machine"]
-    instructions = machine.get("instructions", "")
     lines = [
         f"## {name}{kind and f', {KINDS[kind]}'}",
         "",
@@ -138,6 +140,11 @@ def _render_result(name: str, result: dict[str, Any], kind: str = "") -> str:
         spreads.append(f"| {figure} | {median} | {low} to {high} |")
     if spreads:
         lines += ["", "| figure | median | quartiles |", "|---|---|---|", *spreads]
+    singles = [f"| {figure} | {value} |" for figure, value in _list_singles(result["figures"])]
+    if singles:
+        lines += ["", "| figure | value |", "|---|---|", *singles]
+    if FAULTS in result["figures"]:
+        lines += ["", f"{FAULTS}:", "", *_render_faults(result["figures"][FAULTS])]
     if name == "growth":
         lines += ["", "![the figures against the parameters, both axes logarithmic](growth.svg)"]
     for figure, rows in result["figures"].items():
@@ -147,13 +154,29 @@ def _render_result(name: str, result: dict[str, Any], kind: str = "") -> str:
     card = f"{device['name']}, driver {device['driver']}; " if device else ""
     lines += [
         "",
-        f"{card}{machine['cpu']}, {machine['cores']} cores{instructions and f', {instructions}'}, "
-        f"{machine['system']}, "
+        f"{card}{_describe_cpu(machine)}, {machine['system']}, "
         f"torch {machine['versions'].get('torch', '-')}, {machine['date'][:10]}, "
-        f"commit {machine['commit']}{', quick run' if result['quick'] else ''}"
+        f"commit {machine['commit']}{_describe_version(machine['versions'])}"
+        f"{', quick run' if result['quick'] else ''}"
         f"{_describe_load(result.get('others_cpu_share', 0.0))}.",
     ]
     return "\n".join(lines)
+
+
+def _describe_cpu(machine: dict[str, Any]) -> str:
+    """The processor, its generation where its flags tell, and the instruction set of our products:
+    in files that do not say, the machine's best, which is what they were taken with."""
+    flags = set(machine["flags"])
+    generation = ""
+    if machine["cpu"].startswith("AMD") and "avx512_vnni" in flags:
+        generation = " (Zen 5)" if "avx_vnni" in flags else " (Zen 4)"
+    best = next((name for name in ("avx512_vnni", "avx2") if name in flags), "no vectors")
+    instructions = machine.get("instructions") or best.replace("_", "-")
+    return f"{machine['cpu']}{generation}, {machine['cores']} cores, {instructions}"
+
+
+def _describe_version(versions: dict[str, str]) -> str:
+    return f" (vtrain {versions['vtrain']})" if "vtrain" in versions else ""
 
 
 def _describe_load(others: float) -> str:
@@ -163,6 +186,7 @@ def _describe_load(others: float) -> str:
 KINDS = {
     "look-up": "functions by table alone",
     "models": "the models alone",
+    "zen5": "on Zen 5, of version 0.1.0",
     "zen4": "on Zen 4",
     "avx2": "held to AVX2",
     "errors": "errors alone",
@@ -196,6 +220,53 @@ def _flatten(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[
             whole = f"{prefix}{name}"
             found += [(whole, value)] if "median" in value else _flatten(value, f"{whole}: ")
     return found
+
+
+FAULTS = "faults of each operator, dtype and kind"
+"""Numbers by "OPERATOR DTYPE KIND", which have a table of their own."""
+APART = ("device", FAULTS)
+"""Figures that are shown elsewhere."""
+
+
+def _list_singles(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Every figure without a spread, under its whole name; what has nothing but a few numbers (a
+    step's phases) is one line."""
+    found = []
+    for name, value in figures.items():
+        whole = f"{prefix}{name}"
+        if isinstance(value, dict) and "median" not in value and whole not in APART:
+            numbers = [item for item in value.values() if isinstance(item, int | float)]
+            if len(numbers) == len(value) > 3:
+                parts = (f"{key} {_format_single(item)}" for key, item in value.items())
+                found.append((whole, ", ".join(parts)))
+            else:
+                found += _list_singles(value, f"{whole}: ")
+        elif isinstance(value, int | float | str) and not isinstance(value, bool):
+            found.append((whole, _format_single(value)))
+    return found
+
+
+def _format_single(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else _format(value)
+
+
+def _render_faults(faults: dict[str, int]) -> list[str]:
+    """A line for each operator and dtype, a column for each kind of fault."""
+    kinds = list(dict.fromkeys(name.split()[2] for name in faults))
+    lines: dict[tuple[str, ...], dict[str, int]] = {}
+    for name, count in faults.items():
+        *stratum, kind = name.split()
+        lines.setdefault(tuple(stratum), {})[kind] = count
+    return [
+        f"| operator | dtype | {' | '.join(kinds)} |",
+        "|---|---|" + "---|" * len(kinds),
+        *(
+            f"| {' | '.join(stratum)} | {' | '.join(str(found.get(kind, '-')) for kind in kinds)} |"
+            for stratum, found in lines.items()
+        ),
+    ]
 
 
 def render() -> str:

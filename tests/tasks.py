@@ -60,31 +60,34 @@ def _model(
 
 
 @cache
-def make_mlp_onnx(seed: int = 0, inputs: int = INPUTS) -> bytes:
-    """16-8-4 with ReLU, or with so many ``inputs``."""
+def make_mlp_onnx(seed: int = 0, inputs: int = INPUTS, hidden: int = 1) -> bytes:
+    """16-8-4 with ReLU, or with so many ``inputs`` and so many ``hidden`` layers of 8."""
     rng = np.random.default_rng(seed)
-    nodes = [
-        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], "fc1", transB=1),
-        helper.make_node("Relu", ["h"], ["a"], "relu1"),
-        helper.make_node("Gemm", ["a", "w2", "b2"], ["logits"], "fc2", transB=1),
-    ]
-    weights = [
-        _weight(rng, "w1", (HIDDEN, inputs)),
-        _zeros("b1", HIDDEN),
-        _weight(rng, "w2", (CLASSES, HIDDEN)),
-        _zeros("b2", CLASSES),
-    ]
+    nodes, weights, source, width = [], [], "x", inputs
+    for layer in range(1, hidden + 1):
+        h, a = ("h", "a") if layer == 1 else (f"h{layer}", f"a{layer}")
+        given = [source, f"w{layer}", f"b{layer}"]
+        nodes += [
+            helper.make_node("Gemm", given, [h], f"fc{layer}", transB=1),
+            helper.make_node("Relu", [h], [a], f"relu{layer}"),
+        ]
+        weights += [_weight(rng, f"w{layer}", (HIDDEN, width)), _zeros(f"b{layer}", HIDDEN)]
+        source, width = a, HIDDEN
+    last = hidden + 1
+    given = [source, f"w{last}", f"b{last}"]
+    nodes.append(helper.make_node("Gemm", given, ["logits"], f"fc{last}", transB=1))
+    weights += [_weight(rng, f"w{last}", (CLASSES, width)), _zeros(f"b{last}", CLASSES)]
     return _model(nodes, (inputs,), weights)
 
 
 @cache
-def make_cnn_onnx(seed: int = 0) -> bytes:
-    """8x8 image, 3x3 convolution to 3 channels, ReLU, 2x2 max-pool, linear."""
+def make_cnn_onnx(seed: int = 0, pool: str = "MaxPool") -> bytes:
+    """8x8 image, 3x3 convolution to 3 channels, ReLU, 2x2 max-pool (or another), linear."""
     rng = np.random.default_rng(seed)
     nodes = [
         helper.make_node("Conv", ["x", "k1", "c1"], ["m"], "conv1", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["m"], ["a"], "relu1"),
-        helper.make_node("MaxPool", ["a"], ["p"], "pool1", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node(pool, ["a"], ["p"], "pool1", kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("Flatten", ["p"], ["f"], "flatten"),
         helper.make_node("Gemm", ["f", "w1", "b1"], ["logits"], "fc1", transB=1),
     ]
@@ -274,10 +277,11 @@ def make_tiny_task(
     margin: int = 3,
     optimizer: str = "sgd",
 ) -> CompiledTask:
-    """A compiled task: ``kind`` is "mlp", "wide", "cnn" or one of those about tokens,
+    """A compiled task: ``kind`` is "mlp", "wide", "cnn", "averages" or one of those about tokens,
     ``loss`` cross_entropy or mse.
 
     "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks;
+    "averages" the cnn with an average-pool;
     "gpt", "dropout" (the same, in training) and "llama" have windows over the three chunks of 1200
     tokens, whatever ``samples``; of "packed gpt" documents end with token 0, and none is padding.
 
@@ -285,8 +289,8 @@ def make_tiny_task(
 
     The result is shared between tests: do not change it in place.
     """
-    if kind == "cnn":
-        model_bytes = make_cnn_onnx(seed)
+    if kind in ("cnn", "averages"):
+        model_bytes = make_cnn_onnx(seed, "MaxPool" if kind == "cnn" else "AveragePool")
     elif kind in LANGUAGE_MODELS:
         model_bytes = LANGUAGE_MODELS[kind](seed)
     else:

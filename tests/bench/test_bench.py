@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -17,8 +18,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.cli.calls import Call, write_task
 from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx
 from vtrain.bench import estimate
+from vtrain.bench.alone import CHECKPOINT, STATUS, prepare
+from vtrain.bench.bench import measure_task
 from vtrain.bench.estimate import estimate_game, estimate_task
 from vtrain.bench.figures import (
+    STAGES,
     Figure,
     describe,
     make_table,
@@ -30,13 +34,15 @@ from vtrain.bench.figures import (
 from vtrain.bench.plots import draw
 from vtrain.bench.stages import measure_dispute, shorten
 from vtrain.bench.sweep import scale_depth, scale_width
-from vtrain.errors import ModelError
+from vtrain.errors import ModelError, RunError
 from vtrain.graph.model import Linear, Model, Reshape
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
-from vtrain.train.task import compile_task, load_task
+from vtrain.train.signed import read_task
+from vtrain.train.task import CompiledTask, compile_task, load_task
 from vtrain.train.traces import write_traces
+from vtrain.wire import structs
 
 MEASURED = {
     ("training", "step", "s"),
@@ -53,6 +59,7 @@ MEASURED = {
     ("dispute", "challenger", "s"),
     ("dispute", "rounds", "count"),
     ("dispute", "all moves", "bytes"),
+    *((stage, "memory", "bytes") for stage in STAGES if stage != "proof" and STATUS.exists()),
 }
 """What a bench measures and an estimate says."""
 
@@ -66,38 +73,69 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- measuring
 
 
-def test_a_sweep_is_measured_and_written(task: Path, tmp_path: Path, call: Call) -> None:
-    out = tmp_path / "out"
-    code, text, _ = call(
-        "bench", task, "--sweep", "width", "--factors", "1,2", "--seeds", 2, "--out", out, "--json"
+def count_parameters(width: int, layers: int) -> int:
+    """Of an MLP with so many hidden layers of so many features, 16 inputs and 4 classes."""
+    return 17 * width + (layers - 1) * (width + 1) * width + (width + 1) * 4
+
+
+@pytest.mark.parametrize(
+    ("sweep", "factors", "stages", "seeds", "sizes"),
+    [
+        ("width", "1,2", "", 1, {1: (8, 2, 4), 2: (16, 2, 4)}),
+        ("depth", "1,3", "commitment", 2, {1: (8, 2, 4), 3: (8, 4, 4)}),
+        ("batch", "1/2,2", "commitment", 2, {0.5: (8, 2, 2), 2: (8, 2, 8)}),
+    ],
+)
+def test_a_sweep_is_measured_and_written(
+    tmp_path: Path,
+    call: Call,
+    sweep: str,
+    factors: str,
+    stages: str,
+    seeds: int,
+    sizes: dict[float, tuple[int, int, int]],
+) -> None:
+    """``sizes``: width, hidden layers and batch by factor."""
+    task, out = write_task(tmp_path, hidden=2), tmp_path / "out"
+    chosen = ("--stages", stages) if stages else ()
+    code, text, err = call(
+        "bench", task, "--sweep", sweep, "--factors", factors, *chosen, "--seeds", seeds,
+        "--out", out, "--json",
     )  # fmt: skip
-    assert code == 0
+    assert code == 0, err
     found = json.loads(text)
     assert found["skipped"] == {}
     rows = found["rows"]
     by_size: dict[float, dict[tuple[str, str, str], dict[str, Any]]] = {}
     for row in rows:
         by_size.setdefault(row["factor"], {})[row["stage"], row["what"], row["unit"]] = row
-    assert set(by_size) == {1.0, 2.0}
-    parameters = {row["factor"]: row["parameters"] for row in rows}
-    assert parameters == {1.0: 16 * 8 + 8 + 8 * 4 + 4, 2.0: 16 * 16 + 16 + 16 * 4 + 4}
+    assert set(by_size) == set(sizes)
     for factor, figures in by_size.items():
-        assert set(figures) >= MEASURED
+        width, layers, batch = sizes[factor]
+        parameters = count_parameters(width, layers)
+        assert set(figures) >= {key for key in MEASURED if not stages or key[0] == stages}
         for row in figures.values():
-            assert row["seeds"] == 2
-            assert row["low"] <= row["mean"] <= row["high"]
+            assert (row["sweep"], row["parameters"], row["batch"]) == (sweep, parameters, batch)
+            assert row["seeds"] == seeds
+            assert (row["low"] is None) == (seeds == 1)
+            assert seeds == 1 or row["low"] <= row["mean"] <= row["high"]
             assert row["mean"] > 0 or row["what"] == "memory", row
         # A weight and its momentum, 4 bytes each, the counter, and a head.
         length = figures["commitment", "checkpoint", "bytes"]["mean"]
-        assert 8 * parameters[factor] + 8 < length < 8 * parameters[factor] + 2000
-        assert figures["replay", "read for an interval", "bytes"]["mean"] == length
-        assert figures["dispute", "rounds", "count"]["mean"] >= 5
-        statement = figures["dispute", "statement", "bytes"]["mean"]
-        assert statement < figures["dispute", "all moves", "bytes"]["mean"]
+        assert 8 * parameters + 8 < length < 8 * parameters + 2500
+        if not stages:
+            assert figures["replay", "read for an interval", "bytes"]["mean"] == length
+            assert figures["dispute", "rounds", "count"]["mean"] >= 5
+            statement = figures["dispute", "statement", "bytes"]["mean"]
+            assert statement < figures["dispute", "all moves", "bytes"]["mean"]
     lines = csv.DictReader(io.StringIO((out / "figures.csv").read_text()))
-    assert list(lines) == [{name: str(value) for name, value in row.items()} for row in rows]
+    texts = [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows]
+    assert list(lines) == texts
     assert json.loads((out / "figures.json").read_text()) == found
-    assert "width x 2" in (out / "table.md").read_text()
+    head = (out / "table.md").read_text().splitlines()[0].split(" | ")[2:]
+    for column, (factor, (width, layers, batch)) in zip(head, sizes.items(), strict=True):
+        size = f"{count_parameters(width, layers)} parameters, batch {batch}"
+        assert column.removesuffix(" |") == f"{sweep} x {factor:g}: {size}"
     assert r"\toprule" in (out / "table.tex").read_text()
     for name in ("time", "bytes"):
         ElementTree.parse(out / f"{name}.svg")  # noqa: S314 - it is our own
@@ -111,8 +149,10 @@ def test_stages_that_are_named_are_all_that_is_done(task: Path, call: Call) -> N
     assert all(row["low"] is None and row["high"] is None for row in rows)
     code, text, _ = call("bench", task, "--stages", "commitment", "--seeds", 1)
     assert code == 0
-    assert "172 parameters, batches of 4" in text
-    assert "commitment: state root, s" in text
+    head, *lines = text.splitlines()
+    assert head == "172 parameters, batches of 4"
+    assert any("commitment: state root, s" in line for line in lines)
+    assert all(line.endswith("(one seed)") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +179,7 @@ def test_what_cannot_be_measured_is_refused(
 def test_an_estimate_names_what_a_bench_measures(
     task: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(estimate, "_PROCESSES", 1)
     asked: list[Any] = []
     made = cache(lambda: estimate_task(load_task(task), engine="cpu", threads=1, seconds=0.01))
 
@@ -173,8 +214,11 @@ def test_an_estimate_names_what_a_bench_measures(
     assert "~" in text
 
 
-def test_bytes_of_a_run_and_of_its_traces_are_said_before(task: Path, tmp_path: Path) -> None:
+def test_bytes_of_a_run_and_of_its_traces_are_said_before(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """12 steps with 6 state roots and 3 checkpoints, where the calibration has 10 with 2 and 2."""
+    monkeypatch.setattr(estimate, "_PROCESSES", 1)
     file, key = load_task(task), Ed25519PrivateKey.generate()
     found = {(item.what, item.unit): item.value for item in estimate_task(file, seconds=0.01).all}
     run, traces = tmp_path / "run", tmp_path / "traces"
@@ -200,6 +244,53 @@ def test_rounds_of_a_game_are_those_of_its_trees(task: Path, every: int) -> None
     assert played.sent == pytest.approx(sent, rel=0.1)
 
 
+def test_memory_is_that_of_a_commitment_and_of_a_game_to_its_end(
+    task: Path, tmp_path: Path
+) -> None:
+    """What a process is measured at is all of the work: of the run's state, and of its claim."""
+    every, run, game = 2, tmp_path / "run", tmp_path / "game"
+    compiled = compile_task(shorten(load_task(task), every))
+    train(compiled, run, key=Ed25519PrivateKey.generate(), steps=2 * every)
+    prepare("commitment", run, every, "cpu", 1, None)()
+    checkpoint = RunPaths(run).checkpoint(every).read_bytes()
+    assert (tmp_path / CHECKPOINT).read_bytes() == checkpoint
+
+    played = measure_dispute(compiled, 2 * every, engine="cpu", threads=1, seconds=0)
+    game.write_bytes(structs.encode(played.script))
+    prepare("dispute", run, every, "cpu", 1, game)()
+    cut = replace(played.script, turns=played.script.turns[:2])
+    game.write_bytes(structs.encode(cut))
+    with pytest.raises(RunError, match="the game did not end in the referee's ruling"):
+        prepare("dispute", run, every, "cpu", 1, game)()
+
+
+def test_proofs_are_made_with_each_seed_by_keys_of_the_first(task: Path) -> None:
+    """What proves is told of a task and a run for each seed; what it says of the first alone is
+    said to be of one seed in each form of the figures."""
+    seeds: list[int] = []
+
+    def prove(compiled: CompiledTask, run: Path) -> list[Figure]:
+        assert read_task(RunPaths(run)) == compiled.spec
+        seeds.append(compiled.spec.seed)
+        figures = [Figure("proof", "proof of a step", "s", 1.0 + len(seeds))]
+        return [*figures, Figure("proof", "keys for a step", "s", 9.0)][: 3 - len(seeds)]
+
+    file = load_task(task)
+    found = measure_task(file, seeds=2, stages=("proof",), open_prover=lambda folder: prove)
+    assert found.skipped == ()
+    assert seeds == [file.seed, file.seed + 1]
+    proof, keys = found.rows
+    assert (proof.mean, proof.seeds) == (2.5, 2)
+    assert proof.low is not None
+    assert proof.low < proof.mean
+    assert (keys.mean, keys.seeds, keys.low, keys.high) == (9.0, 1, None, None)
+    assert write_csv([keys]).splitlines()[1].endswith(",9.0,,,1")
+    table = make_table(found.rows)
+    for text in (render_markdown(table), render_latex(table, "")):
+        lines = [line for line in text.splitlines() if "a step" in line]
+        assert ["(one seed)" in line for line in lines] == [False, True]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_proof_is_made_and_checked(
@@ -210,10 +301,13 @@ def test_a_proof_is_made_and_checked(
 
     if not whole:
         monkeypatch.setattr(proofs, "MOST_KEY", 0)
-    code, text, err = call("bench", task, "--stages", "proof", "--proof", "--seeds", 1, "--json")
+    code, text, err = call("bench", task, "--stages", "proof", "--proof", "--seeds", 2, "--json")
     assert code == 0, err
     found = json.loads(text)
     assert found["skipped"] == {}
+    for row in found["rows"]:
+        first_alone = row["what"].startswith("keys") or row["what"] == "memory"
+        assert row["seeds"] == (1 if first_alone else 2), row
     rows = {(row["what"], row["unit"]): row["mean"] for row in found["rows"]}
     what = "step" if whole else "tile of a product"
     for figure in ((f"keys for a {what}", "s"), (f"proof of a {what}", "s"), ("memory", "bytes")):
@@ -317,3 +411,6 @@ def test_a_plot_has_a_line_for_each_figure_with_its_bars() -> None:
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)  # factors, by their logarithms
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
     assert draw(rows, "bytes") is None
+    assert "one seed" not in picture
+    single = [replace(row, low=None, high=None, seeds=1) for row in rows]
+    assert "(without bars: one seed)" in (draw(single, "s") or "")

@@ -67,12 +67,12 @@ def call(capfd: pytest.CaptureFixture[str]) -> Call:
     return run
 
 
-def write_task(folder: Path, steps: int = 12) -> Path:
+def write_task(folder: Path, steps: int = 12, hidden: int = 1) -> Path:
     """The task file in ``folder``, with its model and data, calibrated."""
     samples = make_samples((16,), 40, seed=3)
     np.save(folder / "x.npy", samples.part("x"))
     np.save(folder / "y.npy", samples.part("y"))
-    (folder / "model.onnx").write_bytes(make_mlp_onnx(3))
+    (folder / "model.onnx").write_bytes(make_mlp_onnx(3, hidden=hidden))
     (folder / "task.toml").write_text(TASK.replace("steps = 12", f"steps = {steps}"))
     assert cli.run(["profile", str(folder / "task.toml")]) == 0
     return folder / "task.toml"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import math
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -34,6 +36,43 @@ def load_script(page: str) -> Any:
 def test_written_page_is_up_to_date(page: str) -> None:
     module = load_script(page)
     assert (ROOT / "docs" / f"{page}.md").read_text() == module.render(), f"run make_{page}.py"
+
+
+def list_numbers(figures: dict[str, Any], where: str = "") -> Iterator[tuple[str, str]]:
+    """(whole name of what it is in, last part of its name) of each number in a result."""
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from list_numbers(value, f"{where}: {name}" if where else name)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield where, name
+
+
+def test_every_number_is_on_the_page_and_every_table_has_its_machine() -> None:
+    """Alone or with its quartiles; below each table the instruction set that it is of."""
+    script = load_script("benchmarks")
+    _, *parts = re.split(r"(?m)^## ", script.render())
+    titles = [part.partition("\n")[0] for part in parts]
+    count = 0
+    for name in script.ABOUT:
+        for kind in ("", *script.KINDS):
+            path = script.RESULTS / f"{name}{kind and f'-{kind}'}.json"
+            if not path.exists():
+                continue
+            part = parts[titles.index(f"{name}, {script.KINDS[kind]}" if kind else name)]
+            machine = part.strip().splitlines()[-1]
+            assert re.search(r", \d+ cores, (avx512-vnni|avx2), .*, 2\d\d\d-\d\d-\d\d, ", machine)
+            figures = json.loads(path.read_text())["figures"]
+            faults = figures.pop(script.FAULTS, {})
+            figures.pop("device", None)
+            for where, number in list_numbers(figures):
+                shown = where if number in ("median", "low", "high", "n") else number
+                assert shown in part, f"{path.name}: {where}: {number}"
+                count += 1
+            for fault, tried in faults.items():
+                operator, dtype, _ = fault.split()
+                row = re.search(rf"(?m)^\| {operator} \| {dtype} \|.*\b{tried}\b", part)
+                assert row, f"{path.name}: {fault}"
+    assert count > 500
 
 
 def test_the_picture_is_that_of_the_figures() -> None:

@@ -46,8 +46,8 @@ def measure_task(
 ) -> Measurements:
     """Measure the ``stages`` of a task, with so many seeds, at each size of the ``sweep``.
 
-    ``open_prover`` gives what measures proofs, of a folder in which SRS and keys may be kept; they
-    are measured with the first seed alone, as each takes minutes.
+    ``open_prover`` gives what measures proofs, of a folder in which SRS and keys may be kept: they
+    are made once for all seeds of a size, so that figures of them are of the first seed alone.
 
     ModelError for sizes that the model cannot have; errors of :func:`compile_task`.  A stage that
     is refused is left out of all seeds of a size.
@@ -94,8 +94,7 @@ def _measure_point(
             setting.tell(f"{place}seed {seed + 1} of {seeds}: {what}")
 
         here = replace(setting, tell=tell)
-        later = () if seed == 0 else ("proof",)
-        wanted = [stage for stage in stages if stage not in (*skipped, *later)]
+        wanted = [stage for stage in stages if stage not in skipped]
         with tempfile.TemporaryDirectory(dir=folder) as name:
             measured = Subject(compile_, Path(name), here).measure(wanted)
         runs.append(measured.figures)

@@ -123,9 +123,10 @@ def _round(value: float) -> str:
 
 
 def describe_row(row: Row) -> str:
-    """The mean of a row, and half of its interval."""
+    """The mean of a row, and half of its interval; of a single seed, that it is of one."""
     half = None if row.high is None else row.high - row.mean
-    return describe(row.mean, row.unit, half)
+    text = describe(row.mean, row.unit, half)
+    return f"{text} (one seed)" if row.seeds == 1 else text
 
 
 @dataclass(frozen=True)

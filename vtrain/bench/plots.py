@@ -53,11 +53,14 @@ def draw(rows: Sequence[Row], unit: Unit) -> str | None:
     ends = [value for row in shown for value in (row.mean, row.low, row.high)]
     up = _Axis.around([value for value in ends if value is not None and value > 0], _HEIGHT)
     size = (_WIDTH + _LEFT + _RIGHT, max(_HEIGHT + _TOP + 50, _TOP + 18 * len(series) + 20))
+    title = f"{_TITLES[unit]} by {shown[0].sweep}"
+    if any(row.seeds == 1 for row in shown):
+        title += " (without bars: one seed)"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" '
         f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
         f'<g transform="translate({_LEFT},{_TOP})">',
-        f'<text y="-16" font-weight="bold">{_TITLES[unit]} by {html.escape(shown[0].sweep)}</text>',
+        f'<text y="-16" font-weight="bold">{html.escape(title)}</text>',
         *_draw_axes(shown, across, up, unit),
     ]
     for number, ((stage, what), found) in enumerate(series.items()):

@@ -12,19 +12,19 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vtrain import _core
 from vtrain.attest.claims import sign_claim
-from vtrain.attest.keys import public_key
+from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.audit.replay import replay_segment
 from vtrain.audit.structure import check_structure, read_state
 from vtrain.audit.traces import Store, TraceChecker, choose_arithmetic
@@ -39,7 +39,7 @@ from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
 from vtrain.dispute.genesis import make_clocks, make_genesis
 from vtrain.dispute.players import Player
-from vtrain.dispute.state import DisputedGraph
+from vtrain.dispute.state import DisputedGraph, Game
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session
 from vtrain.errors import RunError, VtrainError
@@ -55,7 +55,7 @@ from vtrain.train.traces import write_traces
 from vtrain.train.watch import Watch
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim
-from vtrain.wire.dispute import Open, decode_move
+from vtrain.wire.dispute import Genesis, Open, SignedMove, decode_move
 from vtrain.wire.graph import StepGraph, TensorType
 from vtrain.wire.record import StepRecord
 from vtrain.wire.task import BLAKE3_ONLY
@@ -165,7 +165,8 @@ class Subject:
         yield from self._measure_memory("training", self.paths.root)
 
     def commit(self) -> Iterator[Figure]:
-        """A state root, a checkpoint, a record of the log."""
+        """A state root, a checkpoint, a record of the log, and the memory of a process that makes
+        the first two of them."""
         task, records = self.task, self._records
         state = self._read_state()
         threads = self._setting.threads
@@ -179,6 +180,7 @@ class Subject:
         yield Figure(
             "commitment", "record", "bytes", len(encode_frame(records[self._setting.every - 1]))
         )
+        yield from self._measure_memory("commitment", self.paths.root)
 
     def replay(self) -> Iterator[Figure]:
         """An interval replayed, by step; the structure check of the run, by step."""
@@ -208,7 +210,8 @@ class Subject:
 
     def dispute(self) -> Iterator[Figure]:
         """A game about one element of the largest gradient of the last step: what it takes an
-        honest challenger, who has the states of the run's checkpoints."""
+        honest challenger, who has the states of the run's checkpoints.  Memory is that of a
+        process that plays the challenger's part in the same game."""
         played = self.play(self._setting.every)
         yield Figure("dispute", "challenger", "s", played.thinking)
         yield Figure("dispute", "host", "s", played.hosting)
@@ -217,6 +220,9 @@ class Subject:
         judge = self._repeat(lambda: _core.referee_judge(played.statement))
         yield Figure("dispute", "referee's leaf", "s", judge)
         yield Figure("dispute", "statement", "bytes", len(played.statement))
+        game = self._folder / "game"
+        game.write_bytes(structs.encode(played.script))
+        yield from self._measure_memory("dispute", self.paths.root, game)
 
     def prove(self) -> Iterator[Figure]:
         """A proof of a step, or of a part of one."""
@@ -339,9 +345,10 @@ class Subject:
         return open_session(setting.engine, task.graph, task.samples, threads=setting.threads)
 
     def _measure_memory(
-        self, stage: str, run: Path, traces: Path | None = None
+        self, stage: str, run: Path, beside: Path | None = None
     ) -> Iterator[Figure]:
-        """What a process of its own takes that reads the run and does this alone."""
+        """What a process of its own takes that reads the run, and what is ``beside`` it, and does
+        this alone."""
         from vtrain.bench.alone import measure_alone  # which imports this module
 
         setting = self._setting
@@ -351,7 +358,7 @@ class Subject:
             every=setting.every,
             engine=setting.engine,
             threads=setting.threads,
-            traces=traces,
+            beside=beside,
             processes=setting.processes,
         )
         if peak is not None:
@@ -532,15 +539,45 @@ def find_gradient(graph: StepGraph) -> int:
 
 
 @dataclass(frozen=True)
+class Script:
+    """A game as its challenger, who has the Ed25519 key ``key``, met it: ``turns`` are what the
+    other side said, turn by turn.  With it the challenger's part can be played again alone."""
+
+    genesis: Genesis
+    key: Annotated[bytes, structs.Length(32)]
+    turns: tuple[tuple[SignedMove, ...], ...]
+
+
+@dataclass(frozen=True)
 class Played:
     """A game to its end: seconds of the challenger and of who hosts it, rounds, bytes of all moves,
-    and what the referee was asked."""
+    what the referee was asked, and how to play it again."""
 
     thinking: float
     hosting: float
     rounds: int
     sent: int
     statement: bytes
+    script: Script
+
+
+class Side(Protocol):
+    """Who has moves in a game."""
+
+    def moves(self, game: Game) -> Iterable[SignedMove]:
+        """What this side says now."""
+        ...
+
+
+class Recorded:
+    """Says what a side said in a game before, turn by turn, and then nothing."""
+
+    def __init__(self, turns: Iterable[tuple[SignedMove, ...]]) -> None:
+        self._turns = iter(turns)
+
+    def moves(self, game: Game) -> tuple[SignedMove, ...]:
+        """What it said at this turn."""
+        return next(self._turns, ())
 
 
 def play(task: CompiledTask, cheat: EngineProvider, honest: EngineProvider) -> Played:
@@ -555,16 +592,27 @@ def play(task: CompiledTask, cheat: EngineProvider, honest: EngineProvider) -> P
     claim = Claim(bytes(32), public_key(keys[0]), task.task_id, log.size, log.root)
     host, signed = public_key(Ed25519PrivateKey.generate()), sign_claim(claim, keys[0])
     genesis = make_genesis(task.spec, task.graph, signed, host=host, opened=0, clocks=_CLOCKS)
-    game = start(genesis, DisputedGraph(task.graph, genesis.graph_root))
-    players = [Player(cheat, keys[0]), Player(honest, keys[1])]
+    return play_out(task.graph, genesis, Player(cheat, keys[0]), honest, keys[1])
+
+
+def play_out(
+    graph: StepGraph, genesis: Genesis, liar: Side, honest: EngineProvider, key: PrivateKey
+) -> Played:
+    """A game from its genesis on, ``honest`` with ``key`` against ``liar``; RunError where it does
+    not end in the referee's ruling for ``honest``."""
+    game = start(genesis, DisputedGraph(graph, genesis.graph_root))
+    sides: tuple[Side, Side] = (liar, Player(honest, key))
     thinking, hosting, rounds, sent, asked = [0.0, 0.0], 0.0, 0, 0, b""
+    turns: list[tuple[SignedMove, ...]] = []
     while not game.over:
         accepted, now = 0, game.now + 1
-        for number, player in enumerate(players):
+        for number, side in enumerate(sides):
             begin = time.perf_counter()
-            moves = list(player.moves(game))
+            moves = tuple(side.moves(game))
             middle = time.perf_counter()
             thinking[number] += middle - begin
+            if side is liar:
+                turns.append(moves)
             for move in moves:
                 sent += len(structs.encode(move))
                 opened = decode_move(move.move)
@@ -582,4 +630,5 @@ def play(task: CompiledTask, cheat: EngineProvider, honest: EngineProvider) -> P
     verdict = find_verdict(game)
     if verdict is None or verdict.standing != honest.log().root or not asked:
         raise RunError("the game did not end in the referee's ruling", where="dispute")
-    return Played(thinking[1], hosting, rounds, sent, asked)
+    script = Script(genesis, key.private_bytes_raw(), tuple(turns))
+    return Played(thinking[1], hosting, rounds, sent, asked, script)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vtrain.bench.figures import STAGES
 from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     CleanCommand,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from vtrain.bench.bench import Measurements
     from vtrain.bench.stages import Prove
 
+_STAGES = ("training", "commitment", "replay", "algebraic", "dispute", "proof")
 _MOST_SEEDS = 1000
 
 
@@ -63,8 +63,8 @@ class _Stages(click.ParamType[tuple[str, ...]]):
             return value
         found = tuple(str(value).split(","))
         for name in found:
-            if name not in STAGES:
-                self.fail(f"{name!r} is none of {', '.join(STAGES)}", param, ctx)
+            if name not in _STAGES:
+                self.fail(f"{name!r} is none of {', '.join(_STAGES)}", param, ctx)
         return found
 
 
@@ -93,12 +93,14 @@ class _Stages(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--stages",
     type=_Stages(),
-    default=STAGES,
+    default=_STAGES,
     metavar="LIST",
-    help=f"What is measured, of {','.join(STAGES)}.  [default: all]",
+    help=f"What is measured, of {','.join(_STAGES)}.  [default: all]",
 )
 @click.option(
-    "--proof", is_flag=True, help="Make and check a proof too, which takes minutes (extra zk)."
+    "--proof",
+    is_flag=True,
+    help="Make and check a proof with each seed too, which takes minutes (extra zk).",
 )
 @engine_option
 @threads_option
@@ -126,7 +128,8 @@ def command(
     traces, to dispute and to prove (docs/measuring.md).
 
     Time, memory and bytes are of single steps, roots, checkpoints and so on, whatever the task says
-    of how often there are such; means over the seeds have intervals of 95 % confidence.
+    of how often there are such; means over the seeds have intervals of 95 % confidence, and what is
+    measured with one seed alone is said to be.
     """
     if factors is not None and sweep is None:
         raise click.UsageError("--factors are of a --sweep: name one")

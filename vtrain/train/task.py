@@ -22,7 +22,7 @@ import numpy.typing as npt
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from vtrain.commit.files import read_text
+from vtrain.commit.files import read_file, read_text
 from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
@@ -37,8 +37,7 @@ from vtrain.graph.calibration import (
 )
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import Embedding, Model, confine_attention
-from vtrain.graph.onnx_file import read_onnx
-from vtrain.graph.onnx_import import import_onnx, require_unfolded
+from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.step import (
     LOSSES,
     Affine,
@@ -53,7 +52,7 @@ from vtrain.graph.step import (
     keeps_order,
 )
 from vtrain.graph.update import floor_log2, round_half_up
-from vtrain.limits import LIMITS
+from vtrain.limits import LIMITS, limits_here
 from vtrain.ops.base import attr_int
 from vtrain.printable import make_html_table
 from vtrain.spec.commitment import (
@@ -97,7 +96,6 @@ from vtrain.wire.proof import (
     ProofSpec,
     check_proof,
 )
-from vtrain.wire.record import MAX_STEPS
 from vtrain.wire.task import (
     BLAKE3_ONLY,
     LAW_VERSION,
@@ -407,10 +405,10 @@ def parse_tables(
         text=text,
         name=task.text("name"),
         seed=task.integer("seed", 0, 2**64 - 1),
-        steps=task.integer("steps", 1, MAX_STEPS),
+        steps=task.integer("steps", 1, 2**40),
         batch=task.integer("batch", 1, 2**20),
-        commit_every=task.integer("commit_every", 1, MAX_STEPS, 1),
-        checkpoint_every=task.integer("checkpoint_every", 1, MAX_STEPS),
+        commit_every=task.integer("commit_every", 1, 2**40, 1),
+        checkpoint_every=task.integer("checkpoint_every", 1, 2**40),
         model=base / model.text("onnx"),
         data=source,
         test=test,
@@ -418,7 +416,7 @@ def parse_tables(
         loss=model.choice("loss", LOSSES),
         ignored=model.integer("ignore", -(2**31), 2**31 - 1) if model.has("ignore") else None,
         attention=_parse_attention(model),
-        optimizer=parse_optimizer(top, task.integer("steps", 1, MAX_STEPS)),
+        optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
         margin=margin,
         gradient_margin=fmt.integer("gradient_margin", 0, 12, margin),
         symmetric_gradients=fmt.boolean("symmetric_gradients", False),
@@ -524,7 +522,7 @@ def _parse_proof(top: Table, base: Path, srs: Path | None) -> ProofTable:
         sha256=table.digest("sha256") if table.has("sha256") else None,
         k=k,
         blinding=table.integer("blinding", 0, MAX_BLINDING, DEFAULT_BLINDING),
-        every=table.integer("every", 1, MAX_STEPS, 1),
+        every=table.integer("every", 1, 2**40, 1),
         hash=table.choice("hash", HASHES, HASHES[0]),
         circuits=circuits,
     )
@@ -711,10 +709,13 @@ class _Parts:
 
 def _load_parts(file: TaskFile, model: Model | None = None) -> _Parts:
     held = file.held
-    model_bytes = read_onnx(file.model, error=TaskError) if held is None else held.model
+    model_bytes = (
+        read_file(file.model, limits_here().onnx_bytes, error=TaskError)
+        if held is None
+        else held.model
+    )
     if model is None:
         model = import_onnx(model_bytes)
-        require_unfolded(model)
         _warn_of_dropout(model, file.model)
     _check_tokens(file)
     _require_agreement(model, file.prepare)

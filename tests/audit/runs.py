@@ -33,14 +33,14 @@ from vtrain.wire.task import LAW_VERSION, TaskSpec
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
-def make_smallest_task() -> CompiledTask:
+def make_smallest_task(weights: Sequence[int] = (1, -1)) -> CompiledTask:
     """A legal task of few bytes, all of whose bits can be tried: it counts steps, keeps a weight
     as it is, and records the square of a label as its loss."""
     data = build_samples(np.array([[3], [5]], np.uint8), np.array([100, 7], np.int16))
     plan = StepPlan(data.spec, OneHot(1), "mse", Momentum(0, (0,), (0,), 0), 1, 1, 1)
     b = GraphBuilder(FixedExponents({}))
     t = b.emit("state", "t", (), name=STEP_STATE, dtype="i64", shape=(), exponent=0)
-    w = b.emit("state", "w", (), name="w", dtype="i32", shape=(2,), exponent=24)
+    w = b.emit("state", "w", (), name="w", dtype="i32", shape=(len(weights),), exponent=24)
     x, y = emit_batch(b, plan, t)
     digests = [b.emit("tensor_digest", name, (ref,)) for name, ref in (("dx", x), ("dy", y))]
     batch = b.emit("batch_digest", "batch", digests)
@@ -53,7 +53,7 @@ def make_smallest_task() -> CompiledTask:
     graph, model = b.graph(), b"a model that nobody looks into"
     state: dict[str, npt.NDArray[Any]] = {
         STEP_STATE: np.zeros((), np.int64),
-        "w": np.array([1, -1], np.int32),
+        "w": np.array(weights, np.int32),
     }
     spec = TaskSpec(
         law=LAW_VERSION,

@@ -23,6 +23,7 @@ from tests.tasks import make_tiny_task
 from vtrain import _core, cli
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.traces import compute_traces_digest
+from vtrain.audit import algebraic
 from vtrain.audit.algebraic import (
     AlgebraicAudit,
     AlgebraicSubject,
@@ -41,7 +42,7 @@ from vtrain.errors import RunError, SignatureError, StorageError
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import STEP_STATE
 from vtrain.graph.values import PRODUCTS
-from vtrain.spec.algebraic import PRIME, compute_vector
+from vtrain.spec.algebraic import PRIME, REPETITIONS, compute_vector
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.train import signed as evidence
 from vtrain.train.layout import RunPaths
@@ -411,25 +412,104 @@ def test_a_false_step_that_is_false_throughout_is_caught_where_it_begins(
     run = Path(shutil.copytree(case.run, tmp_path / "run"))
     graph = case.task.graph
     target = max(i for i, node in enumerate(graph.nodes) if node.op == "matmul")
-    records, leaves, folder = lie(case, run, tmp_path / "traces", target)
+    folder = sign_lie(case, run, tmp_path, lie(case, run, tmp_path / "traces", target))
+    report = verify_algebraic(run, AlgebraicAudit(folder=folder, steps=(12,)))
+    assert report.verdict == "fraud"
+    assert convict(report) == [("algebraic", f"step 11, node {target}, chunk 0, element 0")]
+
+
+def convict(report: Report) -> list[tuple[str, str]]:
+    """The checks that convict the solver, and where."""
+    return [(check.name, check.where) for check in failed(report) if check.fault == "solver"]
+
+
+def sign_lie(
+    case: Case, run: Path, out: Path, told: tuple[list[StepRecord], list[bytes], Path]
+) -> Path:
+    """A run that goes on from what :func:`lie` made, and the folder of traces that fit it."""
+    records, leaves, folder = told
     log = read_leaves(run)
     write_leaves(run, [*log[:10], *map(encode_record, records)])
     sign_again(run)
-    spoiler = Spoiler(run, case.traces, tmp_path / "signed")
+    spoiler = Spoiler(run, case.traces, out / "signed")
     for path in (folder / "chunks").iterdir():
         spoiler.folder.chunk(bytes.fromhex(path.name)).write_bytes(path.read_bytes())
     spoiler.honest = replace(spoiler.honest, traces=spoiler.honest.traces[1:])
     spoiler.sign(leaves)
-    audit = AlgebraicAudit(folder=spoiler.folder.root, steps=(12,))
-    report = verify_algebraic(run, audit)
-    assert report.verdict == "fraud"
-    convicting = [check for check in failed(report) if check.fault == "solver"]
-    assert [check.name for check in convicting] == ["algebraic"]
-    assert convicting[0].where == f"step 11, node {target}, chunk 0, element 0"
+    return spoiler.folder.root
+
+
+def find_hidden(first: int, second: int) -> tuple[int, int]:
+    """Two numbers below 2^31 in size, not both zero, whose sum weighted by these residues is a
+    multiple of the prime: half-way through Euclid's algorithm (Thue's lemma)."""
+    ratio = first * pow(second, -1, PRIME) % PRIME
+    (old, rest), (old_factor, factor) = (PRIME, ratio), (0, 1)
+    while rest * rest > PRIME:
+        old, rest, quotient = rest, old % rest, old // rest
+        old_factor, factor = factor, old_factor - quotient * factor
+    assert (factor * first - rest * second) % PRIME == 0
+    return factor, -rest
+
+
+def test_what_one_vector_hides_the_other_shows(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors that follow from what is signed are two: whoever tries statements until the first
+    hides a false product has no such luck with the second.  All else fits the product.
+
+    Here the vectors are the same whatever is signed, as no one can wait for 2^61 tries.
+    """
+    run = Path(shutil.copytree(case.run, tmp_path / "run"))
+    graph = case.task.graph
+    target = max(i for i, node in enumerate(graph.nodes) if node.op == "matmul")
+    kind = graph.nodes[target].outputs[0]
+    vectors = [compute_vector(b"known before", b"", i, 4096) for i in range(REPETITIONS)]
+    errors = find_hidden(*map(int, vectors[0][:2]))
+
+    def alter(value: Array) -> None:
+        for column, error in enumerate(errors):
+            value[0, column] += error
+        assert kind.lo <= value.min() <= value.max() <= kind.hi, "no range tells"
+
+    folder = sign_lie(case, run, tmp_path, lie(case, run, tmp_path / "traces", target, alter))
+    monkeypatch.setattr(algebraic, "compute_vector", lambda _, __, i, length: vectors[i][:length])
+    for engine in ("cpu", "numpy"):
+        audit = AlgebraicAudit(folder=folder, steps=(12,), derived=True, engine=engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(algebraic, "REPETITIONS", 1)
+            alone = verify_algebraic(run, audit)
+        assert convict(alone) == []
+        assert [c.status for c in alone.checks if c.name == "algebraic"] == ["passed"]
+        both = verify_algebraic(run, audit)
+        assert convict(both) == [("algebraic", f"step 11, node {target}, chunk 0, element 0")]
+        assert both.verdict == "fraud"
+
+
+def test_derived_vectors_are_the_first_two_of_what_is_signed(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def look(*given: Any) -> TraceChecker:
+        seen.append(given[3])
+        return TraceChecker(*given)
+
+    monkeypatch.setattr(algebraic, "TraceChecker", look)
+    assert verify(case, derived=True).verdict == "verified"
+    assert verify(case).verdict == "verified"
+    digest = compute_traces_digest(TraceFolder(case.traces).read_claim().traces)
+    derived, drawn = seen
+    assert (len(derived), len(drawn)) == (2, 1)
+    for i, vector in enumerate(derived):
+        assert np.array_equal(vector, compute_vector(b"", digest, i, len(vector)))
+
+
+def add_one(value: Array) -> None:
+    value.reshape(-1)[0] += 1
 
 
 def lie(
-    case: Case, run: Path, out: Path, target: int
+    case: Case, run: Path, out: Path, target: int, alter: Callable[[Array], None] = add_one
 ) -> tuple[list[StepRecord], list[bytes], Path]:
     """Steps 11 and 12 done from an altered gradient: records, digests, and the folder of values."""
     graph, samples = case.task.graph, case.task.samples
@@ -447,7 +527,7 @@ def lie(
             value = apply_node(node, [values[ref.node] for ref in node.inputs], state, samples)
             if (step, index) == (11, target):
                 value = value.copy()
-                value.reshape(-1)[0] += 1
+                alter(value)
             values.append(value)
             leaves.append(folder.write_chunk(np.asarray(value, order="C")))
         state = {name: values[ref.node] for name, ref in graph.next_states().items()}

@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 import vtrain
+from tests.attest.authority import make_authority
 from tests.audit.runs import KEY, failed, read_leaves, reason_of, sign_again, write_leaves
+from tests.audit.test_beacon import CLAIMED, DRAND, ROUND, draw_with
 from tests.stores import Site, answer, read_folder, serving
 from tests.tasks import make_tiny_task
 from vtrain import cli
@@ -228,6 +231,51 @@ def test_honest_traces_are_verified_over_http(site: Site, published: Path, engin
     assert report.segments == ((3, 4),)
     # The states that a trace begins with are among its own values.
     assert not any(name.startswith("states/") for name in site.names)
+
+
+def test_a_round_of_a_beacon_draws_of_a_published_run(
+    site: Site, published: Path, honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Store, round, token and pin together are full strength; without the token nothing shows that
+    the claim came before the round."""
+    authority = make_authority()
+    given = draw_with(authority, published)
+    assert given.token is not None
+    kept, served, token, root = (tmp_path / name for name in ("kept", "round", "token", "root.pem"))
+    kept.write_bytes((published / "claim.cbor").read_bytes())
+    served.write_text(json.dumps(next(b for b in DRAND["beacons"] if b["chain"] == "quicknet")))
+    token.write_bytes(given.token)
+    root.write_bytes(authority.root.public_bytes(Encoding.PEM))
+    words = ["verify", site.url, "--samples", "1", "--claim", str(kept), "--json"]
+    words += ["--beacon", f"drand:{ROUND}", "--beacon-file", str(served)]
+    assert cli.run([*words, "--token", str(token), "--authority", str(root)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["verdict"], report["assumptions"]) == ("verified", [])
+    use = report["randomness"]["beacon"]
+    assert (use["round"], use["claimed"], use["authority"]) == (ROUND, CLAIMED, "CN=a test's clock")
+    local = verify(honest, samples=1, beacon=given, pin=pin_of(published))
+    assert [(item["first"], item["last"]) for item in report["replayed"]] == [*local.segments]
+    assert cli.run(words) == 4
+    report = json.loads(capsys.readouterr().out)
+    assert [item["code"] for item in report["assumptions"]] == ["predictable-sample"]
+
+
+def test_the_command_checks_traces_over_http(
+    site: Site, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = shutil.copy(published / "claim.cbor", tmp_path / "kept.cbor")
+    words = ["verify", site.url, "--mode", "algebraic", "--steps", "4", "--claim", str(kept)]
+    for more in ([], ["--derived"]):
+        assert cli.run([*words, *more, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["verdict"], report["replayed"]) == ("verified", [{"first": 3, "last": 4}])
+        assert "algebraic" in {item["rung"] for item in report["coverage"]}
+    leaves = (published / "traces" / "step-000000000004.leaves").read_bytes()
+    values = {f"chunks/{leaves[at : at + 32].hex()}" for at in range(0, len(leaves), 32)}
+    assert values & {*site.names}
+    del site.objects["traces/traces.cbor"]
+    assert cli.run(words) == 3
+    assert "the solver owes the traces of these steps: 4" in capsys.readouterr().out
 
 
 def test_traces_that_are_not_there_are_owed(site: Site, published: Path) -> None:
@@ -517,12 +565,52 @@ def test_a_run_is_not_published_over_what_another_published(
         assert read_folder(store.root) == before
     # What is longer goes on from what is shorter, and what was removed is in nobody's way.
     (store.root / "claim.cbor").unlink()
+    with pytest.raises(RunError, match="without a claim") as error:
+        publish_run(fewer, store)
+    assert error.value.where == store.locate("log.bin")
+    (store.root / "log.bin").unlink()
     publish_run(fewer, store)
     publish_run(honest, store)
     assert audit(f"file://{store.root}", all_=True).verdict == "verified"
     (store.root / "claim.cbor").write_bytes(b"a list for the shop")
     with pytest.raises(RunError, match="is no claim that could be replaced"):
         publish_run(honest, store)
+
+
+@pytest.mark.parametrize("name", ["task.cbor", "graph.cbor", "log.bin", "traces/traces.cbor"])
+def test_files_of_somebody_elses_are_not_replaced(
+    published: Path, tmp_path: Path, name: str
+) -> None:
+    """Also where no claim is beside them, which says of which run they are."""
+    run, store = published.parent / "run", FolderStore(tmp_path / "store")
+    honest = (published / name).read_bytes()
+    for content in (b"a list for the shop", honest[:-1] + b"!", honest + b"!", b""):
+        (store.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (store.root / name).write_bytes(content)
+        with pytest.raises(RunError, match="publish to a place of its own, or remove") as error:
+            publish_run(run, store)
+        assert error.value.where == store.locate(name)
+        assert read_folder(store.root) == {name: content}
+    (store.root / name).unlink()
+    publish_run(run, store)
+
+
+def test_a_publication_that_was_interrupted_is_gone_on_with(honest: Path, tmp_path: Path) -> None:
+    """All but the claim was there, of fewer steps; or of fewer traces."""
+    store, fewer = FolderStore(tmp_path / "store"), Path(shutil.copytree(honest, tmp_path / "few"))
+    write_leaves(fewer, read_leaves(fewer)[:8])
+    sign_again(fewer)
+    publish_run(fewer, store)
+    (store.root / "claim.cbor").unlink()
+    publish_run(honest, store)
+    run = Path(shutil.copytree(honest, tmp_path / "run"))
+    for step in (4, 8):
+        (store.root / "claim.cbor").unlink()
+        write_traces(run, (step,), key=KEY, out=run / "traces")
+        publish_run(run, store)
+    url = f"file://{store.root}"
+    assert audit(url, all_=True).verdict == "verified"
+    assert audit_traces(url, store.root, steps=(4, 8)).verdict == "verified"
 
 
 def test_samples_may_be_kept_back(honest: Path, tmp_path: Path) -> None:

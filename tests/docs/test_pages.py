@@ -137,6 +137,25 @@ def test_what_is_imported_is_there(page: Path) -> None:
         assert missing == [], f"{page.name} imports from {room}"
 
 
+EXAMPLES = [
+    path
+    for path in sorted((ROOT / "examples").rglob("*"))
+    if path.suffix in {".md", ".yml", ".py", ".ipynb"}
+]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_nobody_is_told_to_install_what_an_index_has_under_the_name(page: Path) -> None:
+    """vtrain is on no package index: whoever registers the name there would run on every machine
+    of a reader's.  Extras are added in a checkout, where vtrain is, or come with a wheel."""
+    for line in re.findall(r"[^`\n]*pip install[^`\n]*", page.read_text()):
+        given = re.split("[(#]", line.split("pip install")[1])[0]
+        names = re.findall(r"(?<![\w./-])vtrain(?![\w/.-])[^\s\"']*", given)
+        if names:
+            assert re.search(r"\.venv/bin/(python -m )?pip install", line), line
+            assert all(name.startswith("vtrain[") for name in names), line
+
+
 def test_the_front_page_shows_what_the_page_of_the_example_does() -> None:
     front, page = ROOT / "README.md", ROOT / "examples" / "dispute" / "README.md"
     outputs = re.findall(r"(?ms)^```\w*\n(.*?)^```$", front.read_text())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -102,34 +106,103 @@ def test_boinc_unpacks_nothing_hostile(project: Path, tmp_path: Path) -> None:
 # --- GitHub
 
 
+def read_action(repository: Path) -> Any:
+    return yaml.safe_load((repository / "examples" / "github-action" / "action.yml").read_text())
+
+
 def run_action(repository: Path, folder: Path, **given: str) -> tuple[int, dict[str, str], str]:
-    """The steps of the action as a runner does them: exit code, outputs, summary."""
-    action = yaml.safe_load((repository / "examples" / "github-action" / "action.yml").read_text())
+    """The steps of the action as a runner does them, up to the first that fails: exit code,
+    outputs, summary."""
+    action = read_action(repository)
     inputs: dict[str, Any] = {
-        name: given.get(name.replace("-", "_"), value.get("default"))
+        name: given.get(name.replace("-", "_"), value.get("default", ""))
         for name, value in action["inputs"].items()
     }
-    assert all(value is not None for value in inputs.values()), "a required input is missing"
     output, summary = folder / "output", folder / "summary"
     for path in (output, summary):
         path.write_text("")
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    (step,) = (step for step in action["runs"]["steps"] if step.get("id") == "verify")
-    variables = {
-        name: inputs[text.removeprefix("${{ inputs.").removesuffix(" }}")]
-        for name, text in step["env"].items()
-    }
-    env = os.environ | variables
-    env |= {"PATH": search, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
+    code = 0
+    for step in action["runs"]["steps"]:
+        if not evaluate(step.get("if", "true"), inputs):
+            continue
+        variables = {
+            name: inputs[text.removeprefix("${{ inputs.").removesuffix(" }}")]
+            for name, text in step["env"].items()
+        }
+        # What pip installs lies here, and nothing is looked up on an index.
+        pip = {"PIP_TARGET": str(folder / "installed"), "PIP_NO_INDEX": "1"}
+        env = os.environ | pip | variables
+        env |= {"PATH": search, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
+        code = done.returncode
+        if code:
+            break
     found = dict(line.split("=", 1) for line in output.read_text().splitlines())
-    return done.returncode, found, summary.read_text()
+    return code, found, summary.read_text()
+
+
+def evaluate(condition: str, inputs: dict[str, Any]) -> bool:
+    """The conditions that the action has."""
+    if condition == "true":
+        return True
+    name, _, value = condition.removeprefix("inputs.").partition(" != ")
+    return bool(inputs[name] != value.strip("'"))
+
+
+def make_wheel(path: Path) -> Path:
+    """A wheel of nothing, called vtrain."""
+    wheel, about = path / "vtrain-9.9-py3-none-any.whl", "vtrain-9.9.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: vtrain\nVersion: 9.9\n")
+        tag = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{about}/WHEEL", tag)
+        archive.writestr(f"{about}/RECORD", "")
+    return wheel
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_action_installs_what_its_user_chose(
+    runs: Path, repository: Path, tmp_path: Path
+) -> None:
+    """Bytes that are at hand or whose hash is named; whatever an index has under a name may be
+    anybody's, and gives no verdict."""
+    wheel = make_wheel(tmp_path)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    given = {"task_id": make_tiny_task(**TASK).task_id.hex(), "run": str(runs / "alice")}
+    installed = tmp_path / "installed" / "vtrain-9.9.dist-info"
+    for package, good in (
+        (wheel.name, True),
+        (f"{wheel.as_uri()}#sha256={digest}", True),
+        (f"{wheel.as_uri()}#sha256={'0' * 64}", False),
+        (wheel.as_uri(), False),
+        ("vtrain", False),
+        ("vtrain==9.9", False),
+        (f"--find-links={tmp_path} vtrain", False),
+        ("", False),
+    ):
+        code, found, _ = run_action(repository, tmp_path, package=package, **given)
+        assert (code == 0, "verdict" in found, installed.is_dir()) == (good, good, good), package
+        shutil.rmtree(tmp_path / "installed", ignore_errors=True)
+        (tmp_path / "vtrain-report.json").unlink(missing_ok=True)
+
+
+def test_no_package_is_installed_by_its_name(repository: Path) -> None:
+    """Neither by default, nor in the example of the page."""
+    action = read_action(repository)
+    package = action["inputs"]["package"]
+    assert package["required"] is True
+    assert "default" not in package
+    page = (repository / "examples" / "github-action" / "README.md").read_text()
+    version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
+    for text in (page, package["description"]):
+        assert re.search(rf"https://\S+/vtrain-{re.escape(version)}-\S+\.whl#sha256=", text)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_action_says_what_verify_says(runs: Path, repository: Path, tmp_path: Path) -> None:
-    given = {"task_id": make_tiny_task(**TASK).task_id.hex(), "samples": "3"}
+    given = {"task_id": make_tiny_task(**TASK).task_id.hex(), "samples": "3", "package": "none"}
     code, found, summary = run_action(repository, tmp_path, run=str(runs / "alice"), **given)
     assert (code, found) == (0, {"verdict": "verified"})
     assert "vtrain verify: verified" in summary

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import time
+import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,7 +55,8 @@ from vtrain.attest.keys import (
 from vtrain.audit.algebraic import draw_steps
 from vtrain.audit.verify import verify
 from vtrain.cli.root import cli
-from vtrain.errors import EncodingError, SignatureError
+from vtrain.commit.store import FolderStore
+from vtrain.errors import EncodingError, SignatureError, VtrainWarning
 from vtrain.report.document import (
     CODES,
     Document,
@@ -68,6 +70,7 @@ from vtrain.report.document import (
 from vtrain.report.html import join_columns, render_html
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
+from vtrain.train.publish import publish_run
 from vtrain.train.runner import train
 from vtrain.train.signed import read_graph, read_task
 from vtrain.train.traces import write_traces
@@ -141,7 +144,9 @@ def list_documents(document: Document) -> list[Document]:
             assumptions=(Assumption("chosen-claim", "one"), Assumption("insecure-srs", "x", True)),
             verdict="conditional",
             coverage=(Coverage("structure", 1, 1), Coverage("algebraic", 3, 12)),
-            pictures=Pictures(compute_loss_points([-5, 3, 2]), 16, (Clamped("<b>", 1, 9),)),
+            pictures=Pictures(
+                compute_loss_points([-5, 3, 2]), 16, (Clamped("<b>", 1, 9),), counted=3, impossible=2
+            ),
         ),
         make_report(checks=(Check("log", "failed", "no", "step 1", "solver"),), verdict="fraud"),
     ]
@@ -174,11 +179,109 @@ def test_no_run_makes_a_report_that_cannot_be_read(run: Path, tmp_path: Path) ->
     again = decode_document(encode_document(made))
     assert again.report.verdict == "verified"
     assert again.report.pictures is not None
+    # Of so many steps no count can be: that is not to say that nothing was clamped.
+    assert (again.report.pictures.clamped, again.report.pictures.impossible) == ((), 1)
+    words = Page(render_html(again)).words
+    assert "What the solver says of 1 site cannot be right" in words
+    assert "No element was clamped" not in words
     lowest = replace(again.report.pictures, losses=(LossPoint(1, 1, -(2**63), -(2**63), 0),))
     least = replace(made, report=replace(made.report, pictures=lowest))
     assert decode_document(encode_document(least)) == replace(
         again, report=replace(again.report, pictures=lowest)
     )
+
+
+NOT_KNOWN = "Not known: this report has no count of the solver's."
+
+
+def lose(run: Path, out: Path, how: str) -> str:
+    """The run or its URL, with no count of what was clamped."""
+    folder = Path(shutil.copytree(run, out / "run"))
+    paths = RunPaths(folder)
+    if how == "store":
+        publish_run(folder, FolderStore(out / "store"))
+        return f"file://{out / 'store'}"
+    manifest = read_manifest(paths)
+    changed = {
+        "another": replace(manifest, run_id=bytes(32)),
+        "uncounted": replace(manifest, counted_steps=0),
+    }
+    paths.manifest.unlink()
+    if how != "lost":
+        paths.manifest.write_bytes(encode_manifest(changed[how]))
+    return str(folder)
+
+
+@pytest.mark.parametrize("how", ["store", "lost", "another", "uncounted"])
+def test_what_nobody_counted_is_not_called_none(run: Path, tmp_path: Path, how: str) -> None:
+    """Of a run in a store there is no count, and in a folder it may be missing or be of another
+    run."""
+    plain, page = tmp_path / "report.json", tmp_path / "page.html"
+    assert call("verify", lose(run, tmp_path, how), "--samples", 1, "--report", plain)[0] == (
+        0 if how in ("store", "uncounted") else 3
+    )
+    value = json.loads(plain.read_text())
+    assert VALIDATOR.is_valid(value)
+    assert value["pictures"].keys() == {"loss_exponent", "losses", "clamped"}
+    assert call("report", "show", plain, "--html", page)[0] == 0
+    words = Page(page.read_text()).words
+    assert NOT_KNOWN in words
+    assert "No element was clamped" not in words
+
+
+def test_what_was_clamped_is_shown(tmp_path: Path) -> None:
+    """And that nothing was, where that is so; what cannot be is left out and told."""
+    words = {}
+    for name, margin, told in (("calm", 4, {}), ("loud", 0, {}), ("liar", 0, {"nowhere": 3})):
+        folder = tmp_path / name
+        task = make_tiny_task(steps=20, commit_every=2, checkpoint_every=4, margin=margin)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VtrainWarning)
+            sites = train(task, folder, key=KEY).saturation
+        paths = RunPaths(folder)
+        manifest = read_manifest(paths)
+        counts = {**manifest.saturation, **told}
+        paths.manifest.write_bytes(encode_manifest(replace(manifest, saturation=counts)))
+        made = make_document(verify(folder, samples=0), NOW, "1.2.3", "vtrain law 1")
+        value = json.loads(encode_document(made))
+        assert VALIDATOR.is_valid(value)
+        assert decode_document(encode_document(made)).report.pictures == made.report.pictures
+        pictures = value["pictures"]
+        assert pictures["counted_steps"] == 20
+        assert pictures.get("impossible_counts", 0) == len(told)
+        sizes = {node.name: node.outputs[0].size for node in task.graph.nodes}
+        assert pictures["clamped"] == [
+            {"site": site.site, "count": site.count, "elements": 20 * sizes[site.site]}
+            for site in sites
+        ]
+        words[name] = Page(render_html(made)).words
+        for site in sites:
+            assert site.site in words[name]
+            assert f"{site.ppm:.3g} of a million ({site.count})" in words[name]
+    none, wrong = "No element was clamped in the 20 steps counted.", "of 1 site cannot be right"
+    assert {name: (none in said, wrong in said) for name, said in words.items()} == {
+        "calm": (True, False),
+        "loud": (False, False),
+        "liar": (False, True),
+    }
+    assert not any(NOT_KNOWN in said for said in words.values())
+
+
+def test_a_report_from_before_steps_were_counted_is_read(document: Document) -> None:
+    """It does not tell what nobody counted from none, and so says neither."""
+    value = json.loads(encode_document(document))
+    assert value["pictures"]["counted_steps"] == 12
+    del value["pictures"]["counted_steps"]
+    assert VALIDATOR.is_valid(value)
+    old = document_from_value(value)
+    assert NOT_KNOWN in Page(render_html(old)).words
+    site = {"site": "a", "count": 1, "elements": 9}
+    loud = document_from_value(change(value, ("pictures", "clamped"), [site]))
+    words = Page(render_html(loud)).words
+    assert "1.11e+05 of a million (1)" in words
+    assert NOT_KNOWN not in words
+    with pytest.raises(EncodingError, match="counts that are not known cannot be wrong"):
+        document_from_value(change(value, ("pictures", "impossible_counts"), 1))
 
 
 def test_what_a_report_may_assume_is_what_there_is() -> None:
@@ -238,6 +341,11 @@ def change(value: Any, path: tuple[Any, ...], to: Any) -> Any:
         (("pictures", "clamped"), [{"site": "a", "count": 0, "elements": 9}]),
         (("pictures", "clamped"), [{"site": "a", "count": 9, "elements": 8}]),
         (("pictures", "clamped"), [{"site": "a", "count": 1, "elements": 9}] * 21),
+        (("pictures", "clamped"), [{"site": "a", "count": 1, "elements": 9}]),
+        (("pictures", "counted_steps"), 0),
+        (("pictures", "counted_steps"), None),
+        (("pictures", "impossible_counts"), 0),
+        (("pictures", "impossible_counts"), -1),
         (("strength", "unchecked"), "nothing"),
         (("tool",), []),
         (("more",), 1),

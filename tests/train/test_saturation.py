@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import vtrain
 from tests.tasks import make_tiny_task
 from vtrain import cli
 from vtrain.errors import VtrainWarning
@@ -141,3 +142,10 @@ def test_inspect_has_the_rates_and_warns(
     assert line + worst.site in capfd.readouterr().out
     manifest = read_manifest(RunPaths(tmp_path / "run"))
     assert dict(manifest.saturation) == {site.site: site.count for site in summary.saturation}
+    # Without the count nobody knows, which is not to say that nothing was clamped.
+    RunPaths(tmp_path / "run").manifest.unlink()
+    assert cli.run(["inspect", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["saturation"] is None
+    assert cli.run(["inspect", str(tmp_path / "run")]) == 0
+    assert re.search(r"(?m)^saturation +unknown$", capfd.readouterr().out)
+    assert vtrain.inspect(tmp_path / "run")._list()["clamped most"] == "unknown"

@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -27,11 +28,14 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 from click.testing import CliRunner
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from tests.attest.authority import make_authority
 from tests.audit.runs import make_smallest_task
 from tests.tasks import make_tiny_task
-from tests.vectors import kzg_rule
+from tests.vectors import generate_beacon, kzg_rule
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.traces import compute_traces_digest
 from vtrain.audit.algebraic import ALGEBRAIC_DOMAIN
@@ -81,7 +85,7 @@ from vtrain.wire.graph import Node, Ref, StepGraph, encode_graph
 from vtrain.wire.hiding import Hiding, HidingKey, Kind
 from vtrain.wire.proof import CircuitPin, KzgRecord, ProofSpec, decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record, encode_record
-from vtrain.wire.task import LAW_VERSION, WITH_KZG, TaskSpec, encode_task
+from vtrain.wire.task import LAW_VERSION, WITH_KZG, BeaconRule, TaskSpec, encode_task
 from vtrain.wire.traces import SignedTensorTraces, TensorTrace, TensorTraces
 
 FOLDER: Final = Path(__file__).resolve().parent / "audit"
@@ -232,9 +236,14 @@ def flip(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def make_task(steps: int = 6, commit_every: int = 1, checkpoint_every: int = 2) -> CompiledTask:
+def make_task(
+    steps: int = 6,
+    commit_every: int = 1,
+    checkpoint_every: int = 2,
+    weights: Sequence[int] = (1, -1),
+) -> CompiledTask:
     """A step that counts, keeps its weight and records the square of a label."""
-    small = make_smallest_task()
+    small = make_smallest_task(weights)
     spec = replace(
         small.spec, steps=steps, commit_every=commit_every, checkpoint_every=checkpoint_every
     )
@@ -2920,6 +2929,97 @@ def statement_cases() -> Iterator[Case]:
     yield whole("parameters", "of one parameter more", parameters={**true, "x": ()})
 
 
+# --- what blind readers settled without a vector (docs/adr/0035-blind-readers.md)
+
+TOKEN: Final = FOLDER.parent / "audit_token.json"
+"""The claim's digest, the root certificate and the token of a run whose task names a beacon."""
+
+
+def make_stamped_run(root: bytes) -> Run:
+    """A run of a task that names quicknet, a delay, and the authority with this root (DER)."""
+    chain = bytes.fromhex(generate_beacon.DRAND["chains"]["quicknet"]["hash"])
+    rule = BeaconRule(chain, generate_beacon.DELAY, (hashlib.sha256(root).digest(),))
+    task = make_task()
+    return make_run(replace(task, spec=replace(task.spec, beacon=rule)))
+
+
+def stamp_claim() -> None:
+    """Write ``TOKEN`` anew, by a new authority of the tests' own."""
+    authority = make_authority("a clock")
+    root = authority.root.public_bytes(Encoding.DER)
+    claim = compute_claim_digest(make_stamped_run(root).make_claim())
+    token = authority.stamp(claim, datetime.fromtimestamp(generate_beacon.DUE, UTC))
+    told = {"claim": claim.hex(), "root": root.hex(), "token": token.hex()}
+    TOKEN.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def beacon_cases() -> tuple[Case, Case]:
+    """A sample that a round of drand draws, for a claim that was there before it; and the same
+    without the token that shows that it was.  The token is kept as long as it is of this claim: it
+    is signed at random."""
+    kept = {key: bytes.fromhex(text) for key, text in json.loads(TOKEN.read_text()).items()}
+    run = make_stamped_run(kept["root"])
+    if compute_claim_digest(run.make_claim()) != kept["claim"]:
+        raise SystemExit("the token is of another claim: --stamp makes it anew")
+    root = x509.load_der_x509_certificate(kept["root"]).public_bytes(Encoding.PEM)
+    served = (json.dumps(generate_beacon.get_round("quicknet"), indent=1) + "\n").encode()
+    files: dict[str, bytes | str] = {"round.json": served}
+    dated = {"claim.tsr": kept["token"], "root.pem": root}
+    drawn = ("--samples", "1", "--claim", pin_of(run))
+    drawn += ("--beacon", f"drand:{generate_beacon.ROUND}", "--beacon-file", "round.json")
+    honest = case(
+        "beacon-honest",
+        "one of three segments, drawn by a round of drand: the task names chain, delay and "
+        "authority, and the token shows that the claim came first",
+        run,
+        arguments=(*drawn, "--token", "claim.tsr", "--authority", "root.pem"),
+        extra=files | dated,
+    )
+    about = "the same without a token: nothing shows that the claim came first"
+    undated = case("beacon-no-token", about, run, "conditional", arguments=drawn, extra=files)
+    return honest, undated
+
+
+def settled_cases() -> Iterator[Case]:
+    """Tensors of several pieces, algebraic audits that end conditional, a draw by a beacon."""
+    pieces = make_run(make_task(2, weights=[i % 251 - 125 for i in range((1 << 18) + 257)]))
+    yield stored("pieces", "a tensor of the state is of two pieces", keep_all, None, run=pieces)
+
+    def withhold(objects: Objects, run: Run) -> None:
+        del run
+        objects.pop(max(objects, key=lambda name: len(objects[name])))
+
+    about = "the first of two pieces of a tensor is not there"
+    place = ("checkpoints", "nobody", name_of(0))
+    yield stored("pieces-withheld", about, withhold, place, run=pieces)
+    run = make_run(make_trained_task())
+    algebraic = ("--mode", "algebraic", "--steps", "2")
+    traces = {f"traces/{name}": data for name, data in Traces(run, (2,)).files().items()}
+    run.late.append(lambda files: files.update(traces))
+    about = "a step that is named, of a claim that was not pinned before"
+    yield case("algebraic-named", about, run, "conditional", arguments=algebraic)
+    honest, undated = beacon_cases()
+    yield honest
+    yield undated
+    product = next(node.name for node in run.graph.nodes if node.op in PRODUCTS)
+    places: list[str] = []
+    found = traced(
+        "derived-accumulator",
+        "an accumulator is one more; the vectors follow from what is signed",
+        lambda traces: places.append(traces.set(2, product, lambda value: value + 1)),
+        None,
+        ("--steps", "2", "--derived"),
+    )
+    yield replace(found, verdict="fraud", reason=("algebraic", "solver", places[0]))
+    yield case(
+        "algebraic-challenge-known",
+        "the randomness of the vectors is given, for traces that were not pinned before",
+        run,
+        "conditional",
+        arguments=(*algebraic, "--claim", pin_of(run), "--challenge", SEED.hex()),
+    )
+
+
 def flip_proof(bundle: ProofBundle) -> bytes:
     """The bundle with the lowest bit of the last byte of its proof changed."""
     return encode_bundle(replace(bundle, proof=flip(bundle.proof)))
@@ -2948,6 +3048,7 @@ GROUPS: Final = (
     language_cases,
     proof_cases,
     whole_cases,
+    settled_cases,
 )
 """New cases come last: which are kept follows from the order."""
 
@@ -2979,7 +3080,8 @@ def list_checks(report: Any, folder: Path) -> list[dict[str, str]]:
 def audit(folder: Path, arguments: Sequence[str], engine: str = "numpy") -> Any:
     """What ``vtrain verify --json`` says of a case; its files are named from its folder.  None
     where the question is refused as bad usage."""
-    here = [str(folder / item) if item.endswith((".cbor", ".bin")) else item for item in arguments]
+    own = (".cbor", ".bin", ".json", ".tsr", ".pem")
+    here = [str(folder / item) if item.endswith(own) else item for item in arguments]
     if WHOLE_SRS in arguments:
         whole = make_whole_files()
         here[arguments.index(WHOLE_SRS)] = str(whole / WHOLE_SRS)
@@ -3077,9 +3179,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("--prove", action="store_true", help="write whole_step/ anew, in minutes")
+    parser.add_argument("--stamp", action="store_true", help="write audit_token.json anew")
     given = parser.parse_args()
     if given.prove:
         prove_whole_step()
+    if given.stamp:
+        stamp_claim()
     made = make_files()
     if given.check:
         found = read_files()

@@ -42,7 +42,7 @@ from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
 from vtrain.train.kzg import Committed, KzgRecorder
-from vtrain.train.layout import RunPaths
+from vtrain.train.layout import Manifest, RunPaths
 from vtrain.train.signed import read_hiding_of
 from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SignedClaim
 from vtrain.wire.graph import StepGraph
@@ -314,17 +314,26 @@ def _draw_pictures(evidence: Evidence) -> Pictures | None:
     """What can be drawn of a run whose log is the signed one."""
     if not evidence.records or evidence.graph is None:
         return None
+    losses = compute_loss_points([record.loss for record in evidence.records])
+    manifest = _find_index(evidence)
+    if manifest is None or not manifest.counted_steps:
+        return Pictures(losses, LOSS_EXPONENT, ())
     sizes = {node.name: node.outputs[0].size for node in evidence.graph.nodes if node.outputs}
-    manifest = evidence.manifest
-    counts, steps = (manifest.saturation, manifest.counted_steps) if manifest else ({}, 0)
+    counts, steps = manifest.saturation, manifest.counted_steps
     clamped = [
         Clamped(site, count, steps * sizes[site])
         for site, count in counts.items()
         if 0 < count <= steps * sizes.get(site, 0) < 2**63  # the manifest says whatever it likes
     ]
     clamped.sort(key=lambda item: (-Fraction(item.count, item.elements), item.site))
-    losses = compute_loss_points([record.loss for record in evidence.records])
-    return Pictures(losses, LOSS_EXPONENT, tuple(clamped[:MOST_SITES]))
+    impossible = sum(count > 0 for count in counts.values()) - len(clamped)
+    return Pictures(losses, LOSS_EXPONENT, tuple(clamped[:MOST_SITES]), steps, impossible)
+
+
+def _find_index(evidence: Evidence) -> Manifest | None:
+    """The manifest, where it is that of the run claimed: another counts another run's elements."""
+    passed = {check.name for check in evidence.checks if check.status == "passed"}
+    return evidence.manifest if "index" in passed else None
 
 
 def list_assumptions(*draws: Randomness | None) -> tuple[Assumption, ...]:

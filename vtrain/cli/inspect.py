@@ -32,7 +32,8 @@ def command(run: Path, as_json: bool) -> None:
     log as it is, ``kzg_root`` is the one claimed (of a task with KZG commitments); ``complete``
     says whether a claim covers all steps of the task; ``saturation`` are the sites that clamped,
     with the share of their elements (``ppm``, in millionths), and one above 100 is warned of. What
-    a run that was killed does not say yet is unknown (null in JSON): the solver, for one.
+    a run that was killed does not say yet is unknown (null in JSON): the solver, for one, or what
+    was clamped.
     """
     from vtrain.train.inspect import inspect_run
 
@@ -59,7 +60,9 @@ def command(run: Path, as_json: bool) -> None:
                 **pairs,
                 "complete": info.complete,
                 "checkpoints": list(info.checkpoints),
-                "saturation": list_saturation(info.saturation),
+                "saturation": None
+                if info.saturation is None
+                else list_saturation(info.saturation),
                 "warnings": list_warnings(),
             }
         )
@@ -75,7 +78,9 @@ def command(run: Path, as_json: bool) -> None:
     )
 
 
-def _describe(sites: tuple[SiteSaturation, ...]) -> str:
+def _describe(sites: tuple[SiteSaturation, ...] | None) -> str:
+    if sites is None:
+        return "unknown"
     if not sites:
         return "0 elements clamped"
     elements = sum(site.count for site in sites)

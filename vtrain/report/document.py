@@ -268,7 +268,7 @@ def _explain_chances(report: Report) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _pictures_to_dict(pictures: Pictures) -> dict[str, Any]:
-    return {
+    value: dict[str, Any] = {
         "loss_exponent": pictures.loss_exponent,
         "losses": [
             [point.first, point.last, point.least, point.mean, point.most]
@@ -279,6 +279,11 @@ def _pictures_to_dict(pictures: Pictures) -> dict[str, Any]:
             for item in pictures.clamped
         ],
     }
+    if pictures.counted is not None:
+        value["counted_steps"] = pictures.counted
+    if pictures.impossible:
+        value["impossible_counts"] = pictures.impossible
+    return value
 
 
 # --- reading one
@@ -504,7 +509,15 @@ def _read_pictures(item: Any) -> Pictures:
         raise ValueError("a loss has more fraction bits than bits")
     if any(after.first <= before.last for before, after in pairwise(losses)):
         raise ValueError("losses are not in the order of the steps")
-    return Pictures(losses, exponent, _list(item["clamped"], _read_clamped, MOST_SITES))
+    clamped = _list(item["clamped"], _read_clamped, MOST_SITES)
+    # Reports of before there were these fields have neither: what was counted is not known.
+    counted = _positive(item["counted_steps"]) if "counted_steps" in item else None
+    impossible = _positive(item["impossible_counts"]) if "impossible_counts" in item else 0
+    if impossible and counted is None:
+        raise ValueError("counts that are not known cannot be wrong")
+    if counted is not None and any(site.elements % counted for site in clamped):
+        raise ValueError("a site put out another number of elements in each step")
+    return Pictures(losses, exponent, clamped, counted, impossible)
 
 
 def _read_point(item: Any) -> LossPoint:
@@ -542,6 +555,12 @@ def _signed(value: Any) -> int:
 def _int(value: Any) -> int:
     if _signed(value) < 0:
         raise ValueError("a number is negative")
+    return int(value)
+
+
+def _positive(value: Any) -> int:
+    if _int(value) == 0:
+        raise ValueError("a number is zero, which is left out")
     return int(value)
 
 

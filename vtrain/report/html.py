@@ -275,9 +275,24 @@ def _draw_losses(pictures: Pictures) -> Iterator[str]:
 
 
 def _draw_clamped(pictures: Pictures) -> Iterator[str]:
-    if not pictures.clamped:
-        yield "<p>No element was clamped.</p>"
+    if pictures.counted is None and not pictures.clamped:
+        yield (
+            "<p>Not known: this report has no count of the solver's. A run in a store comes without "
+            "one, and in a folder it may be missing.</p>"
+        )
         return
+    if pictures.impossible:
+        sites = "site" if pictures.impossible == 1 else "sites"
+        yield (
+            f"<p>What the solver says of {pictures.impossible} {sites} cannot be right, and is "
+            "left out: the graph has no such node, or more was clamped than it put out.</p>"
+        )
+    if not pictures.clamped:
+        if not pictures.impossible:
+            yield f"<p>No element was clamped in the {pictures.counted} steps counted.</p>"
+        return
+    if pictures.counted is not None:
+        yield f"<p>The sites that clamped most, in the {pictures.counted} steps counted.</p>"
     row, rates = 26, [item.count / item.elements * 1e6 for item in pictures.clamped]
     yield _open_svg("clamped elements of a million, by site", row * len(rates) + 4)
     for i, (item, rate) in enumerate(zip(pictures.clamped, rates, strict=True)):

@@ -25,8 +25,8 @@ class RunInfo:
     ``root`` is the state root after the last step that has one; ``log_root`` is computed from the
     log as it is, ``kzg_root`` the one claimed (None where the task asks for no KZG commitments).
     ``complete``: a claim covers all steps of the task; ``claimed``: there is one at all.
-    ``saturation`` are the sites that clamped, the worst first.  ``fault``: why the log ends where
-    it does, empty where nothing is wrong.
+    ``saturation`` are the sites that clamped, the worst first, None where nobody counted or the
+    count is gone.  ``fault``: why the log ends where it does, empty where nothing is wrong.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class RunInfo:
     claimed: bool
     complete: bool
     checkpoints: tuple[int, ...]
-    saturation: tuple[SiteSaturation, ...]
+    saturation: tuple[SiteSaturation, ...] | None
     fault: str
 
     def __repr__(self) -> str:
@@ -56,7 +56,9 @@ class RunInfo:
         return make_html_table(f"run {self.path}, as it says", self._list().items())
 
     def _list(self) -> dict[str, object]:
-        worst = self.saturation[0] if self.saturation else None
+        worst = "nothing" if self.saturation is not None else "unknown"
+        if self.saturation:
+            worst = f"{self.saturation[0].site}: {self.saturation[0].ppm:.3g} ppm"
         return {
             "task": self.task_id.hex(),
             "solver": self.solver.hex() or "unknown",
@@ -64,7 +66,7 @@ class RunInfo:
             "root": self.root.hex(),
             "claim": "covers all steps" if self.complete else "yes" if self.claimed else "none yet",
             "checkpoints": ", ".join(map(str, self.checkpoints)) or "none",
-            "clamped most": "nothing" if worst is None else f"{worst.site}: {worst.ppm:.3g} ppm",
+            "clamped most": worst,
             "log": self.fault,
         }
 
@@ -84,7 +86,9 @@ def inspect_run(run: Path) -> RunInfo:
         data = read_file(paths.claim, LIMITS.claim_bytes, root=paths.root)
         claim = decode_signed_claim(data).claim
     manifest = read_manifest(paths) if paths.manifest.exists() else None
-    sites: tuple[SiteSaturation, ...] = ()
+    sites: tuple[SiteSaturation, ...] | None = None
+    if manifest is not None and (manifest.counted_steps or not log.size):
+        sites = ()
     if manifest is not None and manifest.saturation:
         graph = read_graph(paths, task)
         sites = measure_saturation(graph, manifest.saturation, manifest.counted_steps)

@@ -1,8 +1,8 @@
 """Publishing a run: everything that an auditor may ask for, in pieces that it can ask for alone.
 
 The claim is written last: where it is, all else is.  Publishing again writes what has been added,
-such as traces that an auditor asked for, or steps since; the claim of another run is never
-replaced.
+such as traces that an auditor asked for, or steps since; neither the claim of another run nor,
+where there is none, a file of another's is ever replaced.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord, decode_record
 from vtrain.wire.structs import encode
 from vtrain.wire.task import DataSpec, TaskSpec
+from vtrain.wire.traces import SignedTensorTraces, decode_signed_tensor_traces
 
 Progress = Callable[[str, int, int], None]
 """(what is published, how much is done, of how much)"""
@@ -99,8 +100,9 @@ def publish_run(
 
     What is published is held against the claim first.  NotProducedError, EncodingError,
     SignatureError where something is missing or not what was signed for; RunError for a run that
-    claims nothing, for a folder that holds a run, and for a store with a claim that this run does
-    not go on from; errors of ``sink``.
+    claims nothing, for a folder that holds a run, for a store with a claim that this run does not
+    go on from, and for one without a claim whose files are not those of this run; errors of
+    ``sink``.
     """
     paths = RunPaths(run)
     paths.require_run()
@@ -111,7 +113,8 @@ def publish_run(
         )
     signed = evidence.read_claim(paths)
     source = _Source(paths, signed.claim, threads)
-    _refuse_other(sink, source)
+    if not _has_claim(sink, source):
+        _refuse_foreign(sink, source)
     with _writing(sink) as queue:
         work = _Work(queue, source, progress)
         states = work.publish_states()
@@ -126,16 +129,17 @@ def publish_run(
     return Summary(digest, states, traces, has_samples, queue.bytes + len(claim))
 
 
-def _refuse_other(sink: Shelf, source: _Source) -> None:
-    """RunError where ``sink`` has a claim that is not of this run, or of a log that this one's does
-    not begin with: it would be gone, and whoever holds it could not audit it any more."""
+def _has_claim(sink: Shelf, source: _Source) -> bool:
+    """Whether ``sink`` has a claim that this run goes on from.  RunError where it is not of this
+    run, or of a log that this one's does not begin with: it would be gone, and whoever holds it
+    could not audit it any more."""
     claim, name = source.claim, source.paths.claim.name
     where = sink.locate(name)
-    fix = "publish to a place of its own, or remove that claim first"
+    fix = "publish to a place of its own, or remove what is there first"
     try:
         found = sink.find(name, LIMITS.claim_bytes)
         if found is None:
-            return
+            return False
         there = decode_signed_claim(found).claim
     except (EncodingError, NotProducedError) as error:
         raise RunError(
@@ -147,7 +151,7 @@ def _refuse_other(sink: Shelf, source: _Source) -> None:
         claim.task_id,
     )
     if same and source.goes_on(there):
-        return
+        return True
     of = "of this run, which it does not go on from" if same else "of another run"
     raise RunError(
         f"is the claim {compute_claim_digest(there).hex()} ({there.log_size} steps) {of}: "
@@ -155,6 +159,40 @@ def _refuse_other(sink: Shelf, source: _Source) -> None:
         f"log; {fix}",
         where=where,
     )
+
+
+def _refuse_foreign(sink: Shelf, source: _Source) -> None:
+    """RunError where ``sink``, which has no claim, has a file of another content under a name that
+    this run writes: it is somebody else's.  What an interrupted publication of this run left is
+    not: files as they are now, a log that this one begins with, traces signed for this claim."""
+    grows = {source.paths.log.name, source.paths.kzg.name}
+    files = dict(source.read_files())
+    traces = source.read_traces()
+    if traces is not None:
+        files[TRACES_NAME] = encode(traces)
+    for name, data in files.items():
+        try:
+            found = sink.find(name, max(len(data), LIMITS.traces_bytes))
+        except NotProducedError:  # it is larger, or no file
+            found = b""
+        if found is None or found == data or (name in grows and found and data.startswith(found)):
+            continue
+        if name == TRACES_NAME and _is_of_claim(found, source.claim):
+            continue
+        raise RunError(
+            "is there, without a claim that says of which run, and has another content than this "
+            "run's, which would replace it: publish to a place of its own, or remove what is there "
+            "first",
+            where=sink.locate(name),
+        )
+
+
+def _is_of_claim(traces: bytes, claim: Claim) -> bool:
+    """Whether these bytes are what somebody signed of traces for the claim."""
+    try:
+        return decode_signed_tensor_traces(traces).traces.claim == compute_claim_digest(claim)
+    except EncodingError:
+        return False
 
 
 class _Source:
@@ -188,6 +226,27 @@ class _Source:
         """Steps after which an audit may begin or end."""
         last = self.claim.log_size // self.task.commit_every * self.task.commit_every
         return [*range(0, last, self.task.checkpoint_every), last]
+
+    def read_files(self) -> Iterator[tuple[str, bytes]]:
+        """What is published as it lies in the run, by name."""
+        paths, limits = self.paths, limits_here()
+        files: Sequence[tuple[Path, int]] = [
+            (paths.task, limits.task_bytes),
+            (paths.graph, limits.graph_bytes),
+            (paths.log, limits.log_bytes),
+            *([(paths.kzg, limits.log_bytes)] if self.task.kzg is not None else []),
+        ]
+        for path, limit in files:
+            yield path.name, read_file(path, limit, root=paths.root)
+
+    def read_traces(self) -> SignedTensorTraces | None:
+        """What the solver signed of traces for this claim, None where there is nothing."""
+        folder = TraceFolder(self.paths.root / TRACES_FOLDER, self.threads)
+        if not is_there(folder.root):
+            return None
+        signed = folder.read_claim()
+        verify_traces(signed, self.claim)
+        return signed
 
     def read_root(self, step: int) -> bytes:
         """The state root after so many steps."""
@@ -258,10 +317,9 @@ class _Work:
     def publish_traces(self) -> int:
         source = self.source
         folder = TraceFolder(source.paths.root / TRACES_FOLDER, source.threads)
-        if not is_there(folder.root):
+        signed = source.read_traces()
+        if signed is None:
             return 0
-        signed = folder.read_claim()
-        verify_traces(signed, source.claim)
         kinds = [node.outputs[0] for node in source.graph.nodes]
         traces = signed.traces.traces
         for count, trace in enumerate(traces):
@@ -304,15 +362,8 @@ class _Work:
             raise NotProducedError("is not the file that the task names", where=str(path))
 
     def publish_files(self) -> None:
-        paths, limits = self.source.paths, limits_here()
-        files: Sequence[tuple[Path, int]] = [
-            (paths.task, limits.task_bytes),
-            (paths.graph, limits.graph_bytes),
-            (paths.log, limits.log_bytes),
-            *([(paths.kzg, limits.log_bytes)] if self.source.task.kzg is not None else []),
-        ]
-        for path, limit in files:
-            self.queue.put(path.name, read_file(path, limit, root=paths.root))
+        for name, data in self.source.read_files():
+            self.queue.put(name, data)
 
 
 def write_state(

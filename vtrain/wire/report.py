@@ -246,11 +246,18 @@ class Clamped:
 @dataclass(frozen=True)
 class Pictures:
     """What a report draws of a run: losses of the signed log, in ``loss_exponent`` fraction bits,
-    and the sites that clamped most, by the solver's own count, which nothing checks."""
+    and the sites that clamped most, by the solver's own count, which nothing checks.
+
+    ``counted`` is over how many steps it counted, those done again included, and None where its
+    counts are not known: then nothing in ``clamped`` does not mean that nothing was clamped.
+    ``impossible``: how many sites are left out, since their counts cannot be right.
+    """
 
     losses: tuple[LossPoint, ...]
     loss_exponent: int
     clamped: tuple[Clamped, ...]
+    counted: int | None = None
+    impossible: int = 0
 
 
 MOST_POINTS: Final = 400

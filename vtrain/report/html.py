@@ -17,8 +17,7 @@ from vtrain.report.json import format_percent
 from vtrain.wire.report import Check, Pictures, Report
 
 WIDTH, HEIGHT = 800, 220
-"""Of a picture, without its labels."""
-_MARGIN: Final = 64
+"""Of a picture, before it is stretched."""
 _COLUMNS: Final = 1000
 """Stretches of steps that a strip tells apart."""
 _STYLE: Final = """
@@ -36,8 +35,14 @@ code { font: 0.85em ui-monospace, monospace; overflow-wrap: anywhere; }
 .verdict { font-size: 1.3rem; font-weight: 700; padding: .6rem 1rem; border: 2px solid; }
 .verified, .passed { color: var(--good); } .fraud, .failed { color: var(--bad); }
 .conditional, .inconclusive, .not_done { color: var(--warn); }
-svg { width: 100%; height: auto; }
-svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
+svg { display: block; width: 100%; }
+.bar { height: 1.1rem; margin-top: .2rem; } .strip { height: 2rem; } .plot { height: 14rem; }
+.bars th { width: 30%; font-weight: 400; overflow-wrap: anywhere; }
+.bars td:last-child { width: 25%; }
+.ends { display: flex; justify-content: space-between; }
+.loss { display: grid; grid-template-columns: auto minmax(0, 1fr); gap: .2rem .5rem; }
+.scale { display: flex; flex-direction: column; justify-content: space-between; text-align: right; }
+.scale span:only-child { margin: auto 0; }
 """
 _MARKS: Final = {"passed": "ok", "failed": "FAILED", "not_done": "not done"}
 
@@ -189,49 +194,57 @@ def _render_pictures(report: Report) -> Iterator[str]:
         yield from _draw_clamped(report.pictures)
 
 
-def _open_svg(title: str, height: float) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH + 2 * _MARGIN} {height:g}" role="img" '
-        f'aria-label="{_text(title)}"><title>{_text(title)}</title>'
+def _draw(title: str, kind: str, height: int, parts: Iterable[str]) -> str:
+    """A picture ``WIDTH`` wide that is stretched to its place: words stand beside it, in a size
+    that can be read."""
+    return "".join(
+        (
+            f'<svg class="{kind}" viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" '
+            f'role="img" aria-label="{_text(title)}"><title>{_text(title)}</title>',
+            *parts,
+            "</svg>",
+        )
     )
 
 
-def _label(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_text(text)}</text>'
+def _fill(start: float, end: float, paint: str) -> str:
+    """A bar of height 1."""
+    width = max(end - start, 1.0)
+    return f'<rect x="{start:.2f}" y="0" width="{width:.2f}" height="1" fill="var(--{paint})"/>'
 
 
-def _bar(x: float, y: float, width: float, height: float, fill: str) -> str:
-    return (
-        f'<rect x="{x:.2f}" y="{y:.1f}" width="{max(width, 0):.2f}" height="{height:g}" '
-        f'fill="{fill}"/>'
-    )
+def _render_bars(bars: Iterable[tuple[str, float, str]]) -> Iterator[str]:
+    """Rows of a name, a bar over a share of its place, and a text."""
+    yield '<table class="bars">'
+    for name, share, text in bars:
+        parts = [_fill(0, WIDTH, "line")]
+        if share > 0:
+            parts.append(_fill(0, WIDTH * min(share, 1.0), "ink"))
+        bar = _draw(f"{name}: {text}", "bar", 1, parts)
+        yield f"<tr><th>{_text(name)}</th><td>{bar}</td><td>{_text(text)}</td></tr>"
+    yield "</table>"
+
+
+def _render_ends(last: int) -> str:
+    return f'<div class="ends"><span>step 1</span><span>step {last}</span></div>'
 
 
 def _draw_coverage(report: Report) -> Iterator[str]:
-    row = 34
-    yield _open_svg("share of each rung that was done", row * len(report.coverage) + 4)
-    for i, item in enumerate(report.coverage):
-        share = item.done / item.total if item.total else 0.0
-        top, left = i * row, 2 * _MARGIN
+    bars = []
+    for item in report.coverage:
         what = "checks" if item.rung == "structure" else "steps"
-        yield _label(0, top + 17, item.rung)
-        yield _bar(left, top + 4, WIDTH * 0.6, 18, "var(--line)")
-        yield _bar(left, top + 4, WIDTH * 0.6 * min(share, 1.0), 18, "var(--ink)")
-        text = f"{item.done} of {item.total} {what}"
-        yield _label(left + WIDTH * 0.6 + 12, top + 17, text)
-    yield "</svg>"
+        share = item.done / item.total if item.total else 0.0
+        bars.append((item.rung, share, f"{item.done} of {item.total} {what}"))
+    yield from _render_bars(bars)
 
 
 def _draw_steps(report: Report) -> Iterator[str]:
     """A strip from the first step to the last; stretches closer than a column are drawn as one."""
-    yield _open_svg("steps that were looked at", 64)
-    yield _bar(_MARGIN, 8, WIDTH, 30, "var(--line)")
+    parts = [_fill(0, WIDTH, "line")]
     for first, last in join_columns(report.segments, report.steps):
-        x, end = (WIDTH * part / _COLUMNS for part in (first, last))
-        yield _bar(_MARGIN + x, 8, max(end - x, 1.0), 30, "var(--ink)")
-    yield _label(_MARGIN, 56, "step 1")
-    yield _label(_MARGIN + WIDTH, 56, f"step {report.steps}", "end")
-    yield "</svg>"
+        parts.append(_fill(WIDTH * first / _COLUMNS, WIDTH * last / _COLUMNS, "ink"))
+    yield _draw("steps that were looked at", "strip", 1, parts)
+    yield _render_ends(report.steps)
 
 
 def join_columns(segments: Sequence[tuple[int, int]], steps: int) -> list[tuple[int, int]]:
@@ -251,34 +264,39 @@ def _draw_losses(pictures: Pictures) -> Iterator[str]:
     points = pictures.losses
     least = min(point.least for point in points)
     most = max(point.most for point in points)
-    last, span = points[-1].last, max(most - least, 1)
+    last, span = points[-1].last, most - least
 
     def place(step: float, value: int) -> str:
-        x = _MARGIN + WIDTH * (step - 1) / max(last - 1, 1)
-        return f"{x:.1f},{12 + HEIGHT * (most - value) / span:.1f}"
+        x = WIDTH * (step - 1) / max(last - 1, 1)
+        y = HEIGHT * (most - value) / span if span else HEIGHT / 2
+        return f"{x:.1f},{y:.1f}"
 
-    middles = [(point.first + point.last) / 2 for point in points]
-    upper = [place(step, point.most) for step, point in zip(middles, points, strict=True)]
-    lower = [place(step, point.least) for step, point in zip(middles, points, strict=True)]
-    line = [place(step, point.mean) for step, point in zip(middles, points, strict=True)]
-    yield _open_svg("loss against step: mean, least and greatest of each stretch", HEIGHT + 48)
-    yield f'<polygon points="{" ".join((*upper, *reversed(lower)))}" fill="var(--band)"/>'
-    yield (
-        f'<polyline points="{" ".join(line)}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>'
+    # From the first step to the last, so that a single stretch is a line too.
+    drawn = [(points[0].first, points[0])]
+    drawn += [((point.first + point.last) / 2, point) for point in points]
+    drawn.append((last if last > 1 else 2, points[-1]))
+    upper = [place(step, point.most) for step, point in drawn]
+    lower = [place(step, point.least) for step, point in drawn]
+    line = [place(step, point.mean) for step, point in drawn]
+    parts = (
+        f'<polygon points="{" ".join((*upper, *reversed(lower)))}" fill="var(--band)"/>',
+        f'<polyline points="{" ".join(line)}" fill="none" stroke="var(--ink)" '
+        'stroke-width="1.5" vector-effect="non-scaling-stroke"/>',
     )
+    title = "loss against step: mean, least and greatest of each stretch"
     scale = 2**pictures.loss_exponent
-    yield _label(_MARGIN - 6, 16, f"{most / scale:.4g}", "end")
-    yield _label(_MARGIN - 6, 12 + HEIGHT, f"{least / scale:.4g}", "end")
-    yield _label(_MARGIN, HEIGHT + 32, "step 1")
-    yield _label(_MARGIN + WIDTH, HEIGHT + 32, f"step {last}", "end")
-    yield "</svg>"
+    marks = (most, least) if span else (most,)
+    labels = "".join(f"<span>{value / scale:.4g}</span>" for value in marks)
+    plot = _draw(title, "plot", HEIGHT, parts)
+    yield f'<div class="loss"><div class="scale">{labels}</div>{plot}<i></i>'
+    yield f"{_render_ends(last)}</div>"
 
 
 def _draw_clamped(pictures: Pictures) -> Iterator[str]:
     if pictures.counted is None and not pictures.clamped:
         yield (
-            "<p>Not known: this report has no count of the solver's. A run in a store comes without "
-            "one, and in a folder it may be missing.</p>"
+            "<p>Not known: this report has no count of the solver's. A run in a store comes "
+            "without one, and in a folder it may be missing.</p>"
         )
         return
     if pictures.impossible:
@@ -293,12 +311,8 @@ def _draw_clamped(pictures: Pictures) -> Iterator[str]:
         return
     if pictures.counted is not None:
         yield f"<p>The sites that clamped most, in the {pictures.counted} steps counted.</p>"
-    row, rates = 26, [item.count / item.elements * 1e6 for item in pictures.clamped]
-    yield _open_svg("clamped elements of a million, by site", row * len(rates) + 4)
-    for i, (item, rate) in enumerate(zip(pictures.clamped, rates, strict=True)):
-        top, left = i * row, WIDTH * 0.4
-        yield _label(0, top + 15, make_printable(item.site, 50))
-        yield _bar(left, top + 4, WIDTH * 0.4 * rate / max(rates), 14, "var(--ink)")
-        text = f"{rate:.3g} of a million ({item.count})"
-        yield _label(left + WIDTH * 0.4 + 12, top + 15, text)
-    yield "</svg>"
+    rates = [item.count / item.elements * 1e6 for item in pictures.clamped]
+    yield from _render_bars(
+        (item.site, rate / max(rates), f"{rate:.3g} of a million ({item.count})")
+        for item, rate in zip(pictures.clamped, rates, strict=True)
+    )

@@ -145,7 +145,11 @@ def list_documents(document: Document) -> list[Document]:
             verdict="conditional",
             coverage=(Coverage("structure", 1, 1), Coverage("algebraic", 3, 12)),
             pictures=Pictures(
-                compute_loss_points([-5, 3, 2]), 16, (Clamped("<b>", 1, 9),), counted=3, impossible=2
+                compute_loss_points([-5, 3, 2]),
+                16,
+                (Clamped("<b>", 1, 9),),
+                counted=3,
+                impossible=2,
             ),
         ),
         make_report(checks=(Check("log", "failed", "no", "step 1", "solver"),), verdict="fraud"),

@@ -60,9 +60,7 @@ def command(run: Path, as_json: bool) -> None:
                 **pairs,
                 "complete": info.complete,
                 "checkpoints": list(info.checkpoints),
-                "saturation": None
-                if info.saturation is None
-                else list_saturation(info.saturation),
+                "saturation": None if info.saturation is None else list_saturation(info.saturation),
                 "warnings": list_warnings(),
             }
         )

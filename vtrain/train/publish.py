@@ -27,7 +27,7 @@ from vtrain.commit.state import compute_state_leaves, compute_state_root
 from vtrain.commit.store import FolderStore, Shelf, Sink
 from vtrain.commit.traces import TRACES_FOLDER, TraceFolder, is_there
 from vtrain.engines.base import State
-from vtrain.errors import EncodingError, NotProducedError, RunError
+from vtrain.errors import EncodingError, NotProducedError, RunError, SignatureError
 from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples, compute_row_length, compute_samples_length
@@ -177,7 +177,7 @@ def _refuse_foreign(sink: Shelf, source: _Source) -> None:
             found = b""
         if found is None or found == data or (name in grows and found and data.startswith(found)):
             continue
-        if name == TRACES_NAME and _is_of_claim(found, source.claim):
+        if name == TRACES_NAME and _are_of_claim(found, source.claim):
             continue
         raise RunError(
             "is there, without a claim that says of which run, and has another content than this "
@@ -187,12 +187,13 @@ def _refuse_foreign(sink: Shelf, source: _Source) -> None:
         )
 
 
-def _is_of_claim(traces: bytes, claim: Claim) -> bool:
-    """Whether these bytes are what somebody signed of traces for the claim."""
+def _are_of_claim(traces: bytes, claim: Claim) -> bool:
+    """Whether these bytes are what the solver signed of traces for its claim."""
     try:
-        return decode_signed_tensor_traces(traces).traces.claim == compute_claim_digest(claim)
-    except EncodingError:
+        verify_traces(decode_signed_tensor_traces(traces), claim)
+    except (EncodingError, SignatureError):
         return False
+    return True
 
 
 class _Source:

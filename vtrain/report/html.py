@@ -14,7 +14,7 @@ from typing import Final
 from vtrain.printable import make_printable
 from vtrain.report.document import Document, explain
 from vtrain.report.json import format_percent
-from vtrain.wire.report import Check, Pictures, Report
+from vtrain.wire.report import Check, LossPoint, Pictures, Report
 
 WIDTH, HEIGHT = 800, 220
 """Of a picture, before it is stretched."""
@@ -272,7 +272,7 @@ def _draw_losses(pictures: Pictures) -> Iterator[str]:
         return f"{x:.1f},{y:.1f}"
 
     # From the first step to the last, so that a single stretch is a line too.
-    drawn = [(points[0].first, points[0])]
+    drawn: list[tuple[float, LossPoint]] = [(points[0].first, points[0])]
     drawn += [((point.first + point.last) / 2, point) for point in points]
     drawn.append((last if last > 1 else 2, points[-1]))
     upper = [place(step, point.most) for step, point in drawn]

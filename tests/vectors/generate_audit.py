@@ -2965,8 +2965,8 @@ def beacon_cases() -> tuple[Case, Case]:
     served = (json.dumps(generate_beacon.get_round("quicknet"), indent=1) + "\n").encode()
     files: dict[str, bytes | str] = {"round.json": served}
     dated = {"claim.tsr": kept["token"], "root.pem": root}
-    drawn = ("--samples", "1", "--claim", pin_of(run))
-    drawn += ("--beacon", f"drand:{generate_beacon.ROUND}", "--beacon-file", "round.json")
+    named = ("--beacon", f"drand:{generate_beacon.ROUND}", "--beacon-file", "round.json")
+    drawn = ("--samples", "1", "--claim", pin_of(run), *named)
     honest = case(
         "beacon-honest",
         "one of three segments, drawn by a round of drand: the task names chain, delay and "

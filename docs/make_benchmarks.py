@@ -28,9 +28,11 @@ ABOUT = {
     "which say what a difference means.",
     "imports": "What `vtrain.from_torch` takes (pytorch.md). Models that people have, in small "
     "random configurations: one works if it trains 20 steps, an audit replays all of them, and its "
-    "weights give the module the loss that the run has, within 0.01 nats. Layers of torch.nn, each "
-    "between two linear layers: the same after two steps. Of all others every reason is listed, "
-    "as the error has it.",
+    "weights give the module, and the exported ONNX file in onnxruntime, the loss that the run "
+    "has, within 0.01 nats. convnext_tiny has stochastic_depth_prob=0.0: torchvision's stochastic "
+    "depth draws once for each sample, which is refused, as all random draws are but dropout's of "
+    "each element. Layers of torch.nn, each between two linear layers: the same after two steps. "
+    "Of all others every reason is listed, as the error has it.",
     "growth": "The GPT in seven sizes, with a context of 64 and batches of 4: a step, hashing the "
     "whole state into its root, a replayed step (with reading and hashing the "
     "checkpoint), and peak memory beyond the imports. Torch's step is measured right "

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.engines.steps import UPDATES
+from tests.engines.steps import UPDATES, make_step
 from vtrain.commit.state import compute_root_of_state
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
@@ -338,3 +338,24 @@ def make_tiny_task(
         commitments=("blake3",),
     )
     return CompiledTask(spec, graph, data, state, model_bytes, f"tiny {kind}")
+
+
+@cache
+def make_convnet_task(*, steps: int, commit_every: int, batch: int = 2) -> CompiledTask:
+    """The step "convnet" of ``tests.engines.steps``, as a task that no model stands behind."""
+    step = make_step("convnet", batch=batch, commit_every=commit_every)
+    spec = TaskSpec(
+        law=LAW_VERSION,
+        graph_root=compute_graph_root(step.graph),
+        initial_state_root=compute_root_of_state(step.graph, step.state),
+        model_digest=compute_tensor_digest(np.zeros(0, np.uint8)),
+        data=step.samples.spec,
+        exponents={},
+        seed=11,
+        steps=steps,
+        batch=batch,
+        commit_every=commit_every,
+        checkpoint_every=commit_every,
+        commitments=("blake3",),
+    )
+    return CompiledTask(spec, step.graph, step.samples, step.state, b"", "tiny convnet")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tomllib
 import venv
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+import vtrain
+
 pytestmark = pytest.mark.slow
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> str:
+    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout.strip()
 
@@ -83,6 +88,27 @@ def test_installed_wheel_imports_its_own_core(elsewhere: Path) -> None:
     assert version == run(
         sys.executable, "-c", "import vtrain; print(vtrain.__version__)", cwd=elsewhere
     )
+
+
+def test_installed_wheel_trains_and_verifies(
+    repository: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    """With no path to the checkout, to Rust, or to a key that is there already."""
+    home = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    program = "import sys, vtrain; print(vtrain.__file__, *sys.path, sep='\\n')"
+    package, *paths = run(elsewhere / "python", "-c", program, cwd=tmp_path, env=home).split("\n")
+    assert Path(package).is_relative_to(elsewhere.parent / "lib")
+    assert Path(package).parent.parent.name == "site-packages"
+    assert not {repository, repository / "tests", repository / "vtrain"} & set(map(Path, paths))
+    for name in ("tiny.toml", "tiny.onnx"):
+        shutil.copy(repository / "examples" / "mnist" / name, tmp_path)
+    shutil.copytree(repository / "examples" / "mnist" / "data", tmp_path / "data")
+    command = elsewhere / "vtrain"
+    run(command, "train", "tiny.toml", "--out", "run", cwd=tmp_path, env=home)
+    # The checkout has the same task of the same files.
+    task_id = vtrain.compile(repository / "examples" / "mnist" / "tiny.toml").task_id.hex()
+    verify = (command, "verify", "run", "--all", "--json", "--task-id", task_id)
+    assert json.loads(run(*verify, cwd=tmp_path, env=home))["verdict"] == "verified"
 
 
 def test_installed_commands_run(repository: Path, elsewhere: Path) -> None:

@@ -1,8 +1,8 @@
 """Models and layers that people have, small and random: which of them ``vtrain.from_torch`` takes.
 
 ``walk`` takes one all the way: 20 steps, an audit of all of them, and the weights back in the
-module with the same loss.  Tests walk with a few; ``benchmarks/imports.py`` with all, for the table
-in docs/benchmarks.md.
+module, and in an ONNX file, with the same loss.  Tests walk with a few; ``benchmarks/imports.py``
+with all, for the table in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnxruntime
 import torch
 from torch import nn, optim
 from torch.nn import functional
@@ -25,6 +26,7 @@ from tests.modules import (
     make_gpt2,
     make_ids,
     make_llama,
+    make_mlp,
 )
 from vtrain.attest.keys import PrivateKey
 from vtrain.train.deliver import evaluate
@@ -38,7 +40,8 @@ BATCH: Final = 4
 SAMPLES: Final = 12
 CLASSES: Final = 3
 CLOSE: Final = 1e-2
-"""How far the module's loss with the weights that came back may be from the run's, in nats."""
+"""How far the loss of the module with the weights that came back, and that of the ONNX file, may be
+from the run's, in nats."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Walked:
-    """A run that was verified, and both losses: of the run's weights, and of the module's."""
+    """A run that was verified, and losses over all samples: of the run's weights, of the module's,
+    and of the exported ONNX file's."""
 
     task: CompiledTask
     run: RunSummary
     loss: float
     module_loss: float
+    onnx_loss: float
 
 
 def make_task(case: Case, **more: Any) -> CompiledTask:
@@ -75,7 +80,8 @@ def make_task(case: Case, **more: Any) -> CompiledTask:
 
 
 def walk(case: Case, folder: Path, key: PrivateKey, **more: Any) -> Walked:
-    """Train, verify every step, and load the weights into the module."""
+    """Train, verify every step, load the weights into the module, and export them beside the run's
+    folder as ONNX."""
     task = make_task(case, **more)
     run = vtrain.train(task, folder, key=key, threads=1)
     report = vtrain.verify(folder, all=True, task_id=task.task_id, threads=1)
@@ -83,20 +89,48 @@ def walk(case: Case, folder: Path, key: PrivateKey, **more: Any) -> Walked:
     case.module.load_state_dict(run.state_dict())
     _, graph, state = read_claimed_state(RunPaths(run.path), None)
     ours = evaluate(graph, state, task.samples).loss
-    return Walked(task, run, ours, measure(case.module, task))
+    file, _ = vtrain.export(run, folder.with_name(f"{folder.name}-exported"))
+    return Walked(task, run, ours, measure(case.module, task), measure_onnx(file, task))
 
 
 def measure(module: nn.Module, task: CompiledTask) -> float:
     """The module's own loss over all samples, in use."""
+    x, y = read_all(task)
+    with torch.no_grad():
+        given = module.eval()(x)
+    return compute_loss(getattr(given, "logits", given), y)
+
+
+def measure_onnx(file: Path, task: CompiledTask) -> float:
+    """The loss of an exported file over all samples, by onnxruntime: the first half at once and
+    each of the others alone, so that no batch is of the extent of the example or of the task."""
+    x, y = read_all(task)
+    half = len(x) // 2
+    assert half > BATCH
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    inputs = x.numpy().astype(_INPUT_TYPES[given.type])
+    batches = np.split(inputs, range(half, len(inputs)))
+    logits = [session.run(None, {given.name: batch})[0] for batch in batches]
+    return compute_loss(torch.from_numpy(np.concatenate(logits)), y)
+
+
+_INPUT_TYPES: Final = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+
+
+def read_all(task: CompiledTask) -> tuple[torch.Tensor, torch.Tensor]:
+    """All samples of a task, inputs as the module takes them."""
     samples = task.samples
     index = np.arange(samples.spec.samples)
     x, y = (torch.from_numpy(samples.gather(part, index)) for part in ("x", "y"))
     if samples.spec.x_exponent or x.dtype not in (torch.int32, torch.int64):
         x = x.float() * 2.0**-samples.spec.x_exponent
-    with torch.no_grad():
-        given = module.eval()(x)
-    logits = getattr(given, "logits", given)
-    return float(functional.cross_entropy(logits.flatten(0, -2), y.flatten().long()))
+    return x, y
+
+
+def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    """The mean cross-entropy of all labels that count, in nats."""
+    return float(functional.cross_entropy(logits.flatten(0, -2), labels.flatten().long()))
 
 
 # --- whole models
@@ -211,7 +245,8 @@ def make_mobilenet_v2() -> Case:
 
 
 def make_convnext() -> Case:
-    """Two stages of one block each; no block is left out by chance."""
+    """Two stages of one block each.  No block is left out by chance: torchvision draws of whole
+    samples, and what is drawn by rows cannot be had."""
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
     blocks = [CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)]
@@ -234,6 +269,12 @@ def make_vgg11_bn() -> Case:
 def make_nanogpt() -> Case:
     """Tied, with dropout, and more positions than places."""
     return Case(Gpt(0.1, positions=PLACES + 2), make_ids(2), make_tokens())
+
+
+def make_shared() -> Case:
+    """An MLP with one layer in two places."""
+    rows = np.random.default_rng(8).normal(0, 1, (SAMPLES, 5)).astype(np.float32)
+    return Case(make_mlp(5, CLASSES), torch.from_numpy(rows[:2]), (rows, rows.argmax(1) % CLASSES))
 
 
 MODELS: Final[Mapping[str, Callable[[], Case]]] = {

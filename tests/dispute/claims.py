@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.tasks import make_tiny_task
+from tests.tasks import make_convnet_task, make_tiny_task
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.game import compute_record_digest
 from vtrain.dispute.provider import ChunkTree, ClaimTree, LeafOpening, MerkleTree
@@ -62,18 +62,22 @@ def make_run(
     samples: int = 60,
     optimizer: str = "sgd",
 ) -> Run:
-    """A tiny run by the cpu engine, made once."""
+    """A tiny run by the cpu engine, made once; of "convnet" batches and samples are as they are."""
     key = (kind, steps, commit_every, loss, batch, samples, optimizer)
     if key not in _RUNS:
-        task = make_tiny_task(
-            kind,
-            steps=steps,
-            commit_every=commit_every,
-            checkpoint_every=commit_every,
-            loss=loss,
-            batch=batch,
-            samples=samples,
-            optimizer=optimizer,
+        task = (
+            make_convnet_task(steps=steps, commit_every=commit_every)
+            if kind == "convnet"
+            else make_tiny_task(
+                kind,
+                steps=steps,
+                commit_every=commit_every,
+                checkpoint_every=commit_every,
+                loss=loss,
+                batch=batch,
+                samples=samples,
+                optimizer=optimizer,
+            )
         )
         session = open_session("cpu", task.graph, task.samples)
         _RUNS[key] = Run(task, EngineProvider(task, session))

@@ -39,6 +39,7 @@ GRAPHS = {
     "lion": ("mlp", "cross_entropy", "lion"),
     "gpt": ("dropout", "cross_entropy", "adamw"),
     "llama": ("llama", "cross_entropy", "sgd"),
+    "convnet": ("convnet", "cross_entropy", "sgd"),
 }
 ELSEWHERE = {"col2im", "one_hot", "sum_pool", "sum_pool_grad", "token_spans"}
 """Operators that no graph here has: tests/ops/test_leaves.py judges their leaves, and

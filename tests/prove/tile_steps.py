@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from tests.engines.steps import make_step
 from tests.tasks import make_samples, make_tiny_task
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.graph import step
@@ -49,7 +50,7 @@ from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
-PLAIN_STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches", "stacks")
+PLAIN_STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches", "stacks", "convnet")
 LANGUAGE_STEPS = ("gpt", "dropout", "functions", "packed", "llama", "classes", "fine")
 """Windows of tokens, attention, norms, AdamW; masks and Lion; functions by table; hidden spans;
 more classes than the circuit of rows takes, with a gradient in 29 bits and in 14; fewer, with one
@@ -115,6 +116,7 @@ def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "mnist": _make_mnist,
         "branches": make_branches,
         "stacks": make_stacks,
+        "convnet": _make_convnet,
         "functions": _make_functions,
         "classes": _make_classes,
         "fine": _make_fine,
@@ -221,6 +223,13 @@ def make_stacks() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     model = Model("x", (4, 2), layers, "logits", params)
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     return _compile(model, make_samples((4, 2), 12, 3), prepare, decay=6554, batch=2)
+
+
+def _make_convnet() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """Convolutions in groups and dilated, by channels too, with norms of a batch, whose running
+    statistics are states, and of groups; bounds, and a slope below zero."""
+    made = make_step("convnet", batch=2)
+    return made.graph, made.samples, dict(made.state)
 
 
 def _make_functions() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:

@@ -32,7 +32,7 @@ from tests.modules import (
     make_mlp,
 )
 from tests.torch_layers import LAYERS, list_layers, make_layer_case
-from tests.zoo import CLOSE, MODELS, make_model, walk
+from tests.zoo import CLOSE, MODELS, make_model, make_shared, walk
 from tests.zoo import make_task as make_case_task
 from vtrain.attest.keys import PrivateKey
 from vtrain.errors import DataError, RunError, TaskError, UnsupportedError, VtrainWarning
@@ -114,7 +114,20 @@ def test_models_that_people_have_are_trained_verified_and_loaded(
     name: str, tmp_path: Path, key: PrivateKey
 ) -> None:
     walked = walk(make_model(name), tmp_path / "run", key)
-    assert walked.loss == pytest.approx(walked.module_loss, abs=CLOSE)
+    assert walked.module_loss == pytest.approx(walked.loss, abs=CLOSE)
+    assert walked.onnx_loss == pytest.approx(walked.loss, abs=CLOSE)
+
+
+def test_a_layer_in_two_places_is_trained_verified_and_exported_as_one(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    torch.manual_seed(3)
+    walked = walk(make_shared(), tmp_path / "run", key)
+    assert walked.module_loss == pytest.approx(walked.loss, abs=CLOSE)
+    assert walked.onnx_loss == pytest.approx(walked.loss, abs=CLOSE)
+    trained, start = (walked.run.state_dict(step) for step in (None, 0))
+    assert torch.equal(trained["2.weight"], trained["4.weight"])
+    assert not torch.equal(trained["2.weight"], start["2.weight"])
 
 
 @pytest.mark.parametrize(

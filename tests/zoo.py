@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 from torch import nn, optim
@@ -103,8 +104,10 @@ def measure(module: nn.Module, task: CompiledTask) -> float:
 
 def measure_onnx(file: Path, task: CompiledTask) -> float:
     """The loss of an exported file over all samples, by onnxruntime: the first half at once and
-    each of the others alone, so that no batch is of the extent of the example or of the task."""
+    each of the others alone, so that no batch is of the extent of the example or of the task.  The
+    shapes that the file declares are those that it has."""
     x, y = read_all(task)
+    onnx.shape_inference.infer_shapes(onnx.load(file), strict_mode=True)
     half = len(x) // 2
     assert half > BATCH
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -30,6 +31,7 @@ from vtrain.graph.from_torch import translate
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Activation, Dropout, Linear
 from vtrain.graph.onnx_import import import_onnx
+from vtrain.graph.weights import export_onnx
 
 
 def import_seeded(make: Callable[[], nn.Module], example: torch.Tensor) -> tuple[Imported, Any]:
@@ -257,6 +259,9 @@ def test_a_kind_of_tokens_that_all_places_have_is_one_row() -> None:
     found, module = import_seeded(Kinds, ids)
     assert found.model.params["kinds.weight"].shape == (2, 4)
     assert_same_values(found, module, ids)
+    # The row has no batch, which the exported file may not say either.
+    exported = onnx.load_from_string(export_onnx(found.data, found.model, found.model.params))
+    onnx.shape_inference.infer_shapes(exported, strict_mode=True)
 
 
 def test_rows_are_looked_up_along_the_places_alone() -> None:

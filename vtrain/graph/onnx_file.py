@@ -148,6 +148,21 @@ def use_statistics(graph: onnx.GraphProto) -> None:
                     attribute.i = 0
 
 
+def drop_stored_shapes(graph: onnx.GraphProto) -> None:
+    """Remove the shapes that a graph declares of what its nodes make of stored tensors alone.
+
+    A file of a module declares them as the module has them, with the batch along which they are
+    repeated, where the file's own nodes have them once.
+    """
+    stored = set(find_stored_tensors(graph))
+    for node in graph.node:
+        if set(node.input) <= stored:
+            stored.update(node.output)
+    kept = [info for info in graph.value_info if info.name not in stored]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+
+
 def separate_vectors(graph: onnx.GraphProto) -> onnx.GraphProto:
     """``graph``, or a copy in which nodes that share a vector of equal numbers read one each.
 

@@ -18,6 +18,7 @@ from vtrain.errors import ModelError
 from vtrain.graph.model import Model
 from vtrain.graph.onnx_file import (
     drop_nothing,
+    drop_stored_shapes,
     find_stored_tensors,
     is_named_exactly,
     load_model,
@@ -67,11 +68,12 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     """The file ``original``, from which ``model`` was imported, with the weights ``params``.
 
     Initialisers keep their names, shapes and data types (rounded to nearest, ties to even), but
-    that a file made of a module of torch has float32 throughout, whatever the module had;
-    everything else of the file stays as it is, but that a ``Dropout`` in training mode becomes an
-    ``Identity``, that a ``BatchNormalization`` takes its running statistics, that an ``Identity``
-    or a ``Gather`` of an initialiser, which is a parameter of its own, becomes an initialiser, and
-    so does each use of a vector that :func:`separate_vectors` takes apart.
+    that a file made of a module of torch has float32 throughout, whatever the module had, and
+    declares no shape of what is made of stored tensors alone; everything else of the file stays as
+    it is, but that a ``Dropout`` in training mode becomes an ``Identity``, that a
+    ``BatchNormalization`` takes its running statistics, that an ``Identity`` or a ``Gather`` of an
+    initialiser, which is a parameter of its own, becomes an initialiser, and so does each use of a
+    vector that :func:`separate_vectors` takes apart.
     """
     return save_model(_fill(original, model, params, single=True))
 
@@ -86,6 +88,8 @@ def _fill(original: bytes, model: Model, params: Masters, *, single: bool) -> on
     if not is_named_exactly(exported):
         exported.graph.CopyFrom(separate_vectors(exported.graph))
     store_copies(exported.graph, model.params)
+    if is_named_exactly(exported):
+        drop_stored_shapes(exported.graph)
     tensors = find_stored_tensors(exported.graph)
     weights = compute_float_weights(model, params)
     turned = {copy: weights[name].T for copy, name in model.copies.items()}

@@ -217,7 +217,7 @@ def test_the_ten_lines_of_the_readme(
     ten_lines = importlib.import_module("ten_lines")
     assert len([line for line in ten_lines.read_lines().splitlines() if line]) <= 12
     done = subprocess.run(
-        [sys.executable, ten_lines.__file__],
+        [sys.executable, str(ten_lines.__file__)],
         cwd=tmp_path,
         env=os.environ | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")},
         capture_output=True,

@@ -2,8 +2,8 @@
 
 ``find_complaints`` is the one entrance.  A facet that is not there, and for whose absence
 ``vtrain.ops.facets.LACKS`` has no reason, is a complaint; so is a reason for a facet that is there;
-of what is there, the facet's own function says what is wrong with it.  Nothing here has a list of
-operators: a new one is asked for everything.
+of what is there, the facet's own function says what is wrong with it.  A new operator is asked for
+everything: the only ones named here are those that a step is given, and ``next_state``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.cuda.test_readable import assert_follows_law as assert_kernel_follows
 from tests.engines import operator_cases
 from tests.engines.test_cpu_operators import assert_follows_law as assert_engine_follows_law
 from tests.engines.test_leaf_twin import check_twin
+from tests.examples.plain import load_plain_verifier
 from tests.facets.floats import FLOATS
 from tests.facets.gradients import find_wrong_gradients
 from tests.facets.imports import find_imported, find_wrong_models
@@ -401,16 +402,19 @@ def _check_tiles(op: str) -> Complaints:
         for index, node in enumerate(tiling.graph.nodes):
             if node.op != op or not _has_statements(node):
                 continue
-            if index not in tiling.outputs and op in ("mul", "rescale", "exp2_diff"):
-                continue  # public, or what a keep_span has instead
+            if index not in tiling.outputs:
+                continue  # a public number, or part of what another node has: no tile is read
             cut = _cut(kind)
             inputs = [cut.contents.output(ref.node) for ref in node.inputs]
             found |= _distinct(inputs)
             yield from _check_tiles_of(cut, index, node)
-    for alone in list_alone(op):
+    alones = list_alone(op)
+    for alone in alones:
         yield from find_open(alone)
     if op == "next_state":
-        found = True  # it is its input, under the name of the state after the step
+        return  # it is its input, under the name of the state after the step
+    if not alones:
+        yield "is searched for no openings: no node has statements by itself (tile_claims.py)"
     if not found:
         yield (
             "is held against nothing: no step of tests/prove/tile_steps.py has the operator with "
@@ -526,6 +530,8 @@ def _check_vectors(op: str) -> Complaints:
             read_operator_fold(item)
         except (AssertionError, GraphError):
             yield f"is not what the law gives of {item['case']!r}: run generate_ops.py"
+    if op not in load_plain_verifier().OPERATORS:
+        yield "is in no vector that examples/plain_verifier.py can read: write its rule there"
 
 
 def _has_docs(op: str) -> bool:
@@ -538,6 +544,11 @@ def _check_docs(op: str) -> Complaints:
         yield "is incomplete: no table of docs/leaf-rules.md has the operator"
     if f"### {op}\n" not in (DOCS / "operators.md").read_text():
         yield "is incomplete: docs/operators.md lacks it: run docs/make_operators.py"
+    if f"`{op}`" not in (DOCS / "accuracy.md").read_text():
+        yield "is incomplete: docs/accuracy.md does not say whether it rounds"
+    rules = (DOCS / "tiling.md").read_text().split("\n## 4.")[1].split("\n## 5.")[0]
+    if _has_tiles(op) and not re.search(rf"^\| [^|]*`{op}`", rules, re.MULTILINE):
+        yield "is incomplete: docs/tiling.md, section 4, has no row of it"
 
 
 IS_THERE: Mapping[Facet, Callable[[str], bool]] = {

@@ -6,6 +6,7 @@ the guide's step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.cuda.host_device import HostDevice
+from tests.examples.plain import load_plain_verifier
 from tests.facets import checks, imports
 from tests.facets.checks import find_complaints
 from tests.prove import step_law, tile_claims, tile_steps
@@ -99,12 +101,29 @@ TAKEN: dict[Facet, Callable[[Patch, Path], None]] = {
 }
 
 
+def _read_told() -> dict[str, tuple[str, str]]:
+    """By step, the files of ``mul`` and what is said without them: the guide's last section."""
+    section = checks.GUIDE_PAGE.read_text().split("## What `mul` touches")[1].split("\n## ")[0]
+    rows = (line.split("|")[1:4] for line in section.splitlines() if re.match(r"\| \d", line))
+    return {step.strip(): (files, told.strip()) for step, files, told in rows}
+
+
+TOLD = _read_told()
+
+
 @pytest.mark.parametrize("facet", Facet, ids=lambda facet: facet.name.lower())
 def test_a_facet_that_is_taken_away_is_missed(
     facet: Facet, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     TAKEN[facet](monkeypatch, tmp_path)
-    expect(facet, "is missing")
+    expect(facet, TOLD[GUIDE[facet].split(".")[0]][1])
+
+
+def test_the_guide_names_files_that_there_are() -> None:
+    files = [file for files, _ in TOLD.values() for file in re.findall(r"`(.+?)`", files)]
+    assert all((checks.ROOT / file).is_file() for file in files)
+    own = [file for files, _ in TOLD.values() for file in re.findall(r"\*`(.+?)`\*", files)]
+    assert f"touches {len(files)} files today, {len(own)} of which" in checks.GUIDE_PAGE.read_text()
 
 
 @pytest.mark.parametrize("facet", facets.LACKS, ids=lambda facet: facet.name.lower())
@@ -344,6 +363,22 @@ def test_vectors_of_another_law_are_seen(monkeypatch: Patch) -> None:
 def test_a_page_without_the_operator_is_seen(monkeypatch: Patch, tmp_path: Path) -> None:
     (tmp_path / "leaf-rules.md").write_text("| op |\n|---|\n| add |\n")
     (tmp_path / "operators.md").write_text("### add\n")
+    (tmp_path / "accuracy.md").write_text("`add`\n")
+    (tmp_path / "tiling.md").write_text("\n## 4.\n| `add` | `mul` |\n\n## 5.\n")
     monkeypatch.setattr(checks, "DOCS", tmp_path)
     expect(Facet.DOCS, "no table of docs/leaf-rules.md")
     expect(Facet.DOCS, "docs/operators.md lacks it")
+    expect(Facet.DOCS, "docs/accuracy.md does not say")
+    expect(Facet.DOCS, "docs/tiling.md, section 4, has no row")
+
+
+def test_an_operator_that_the_plain_verifier_lacks_is_seen(monkeypatch: Patch) -> None:
+    plain = load_plain_verifier()
+    fewer = {name: rule for name, rule in plain.OPERATORS.items() if name != OP}
+    monkeypatch.setattr(plain, "OPERATORS", fewer)
+    expect(Facet.VECTORS, "examples/plain_verifier.py")
+
+
+def test_an_operator_of_no_statements_by_itself_is_seen(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(checks, "list_alone", lambda op: ())
+    expect(Facet.TILES, "is searched for no openings")

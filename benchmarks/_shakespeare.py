@@ -22,7 +22,6 @@ from vtrain.engines.registry import choose_apply, choose_evaluator
 from vtrain.graph.model import Dropout, find_mask_factor
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.ops import TABLE
-from vtrain.ops.source import MAX_STEPS
 from vtrain.spec.order import compute_batch_indices
 from vtrain.spec.samples import Samples
 from vtrain.train.data import load_samples
@@ -35,6 +34,7 @@ from vtrain.train.task import (
     profile_task,
 )
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
+from vtrain.wire.record import MAX_STEPS
 
 EXAMPLES = ROOT / "examples" / "shakespeare"
 F = torch.nn.functional

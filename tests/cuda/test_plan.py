@@ -29,8 +29,9 @@ from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.launch import Scratch
 from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import Place, Plan, find_split, plan_fused, plan_unfused
-from vtrain.engines.cuda.program import ALIASES, Program
+from vtrain.engines.cuda.program import Program
 from vtrain.errors import GraphError
+from vtrain.graph.values import VIEWS
 from vtrain.ops import TABLE, layout
 from vtrain.ops.base import attr_ints
 from vtrain.ops.layout import Window
@@ -223,7 +224,7 @@ def test_every_node_that_matters_is_done_once(host_device: HostDevice) -> None:
         program, plan = Program(graph), plan_for(graph, host_device)
         done = [node for job in plan.jobs for node in job.nodes]
         assert len(done) == len(set(done))
-        views = {i for i, node in enumerate(graph.nodes) if node.op in {*ALIASES, "state"}}
+        views = {i for i, node in enumerate(graph.nodes) if node.op in {*VIEWS, "state"}}
         everything = set(range(len(graph.nodes)))
         assert set(done) == everything - views - program.find_idle()
 

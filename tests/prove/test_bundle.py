@@ -10,13 +10,13 @@ import pytest
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
 from vtrain.wire.bundle import (
-    MAX_PROOF,
     BundleHeader,
     ProofBundle,
     decode_bundle,
     encode_bundle,
     find_difference,
 )
+from vtrain.wire.proof import MAX_PROOF
 
 STATEMENT = BundleHeader(
     kind="step",

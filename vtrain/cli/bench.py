@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.bench.figures import STAGES
 from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     CleanCommand,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from vtrain.bench.bench import Measurements
     from vtrain.bench.stages import Prove
 
-_STAGES = ("training", "commitment", "replay", "algebraic", "dispute", "proof")
 _MOST_SEEDS = 1000
 
 
@@ -63,8 +63,8 @@ class _Stages(click.ParamType[tuple[str, ...]]):
             return value
         found = tuple(str(value).split(","))
         for name in found:
-            if name not in _STAGES:
-                self.fail(f"{name!r} is none of {', '.join(_STAGES)}", param, ctx)
+            if name not in STAGES:
+                self.fail(f"{name!r} is none of {', '.join(STAGES)}", param, ctx)
         return found
 
 
@@ -93,9 +93,9 @@ class _Stages(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--stages",
     type=_Stages(),
-    default=_STAGES,
+    default=STAGES,
     metavar="LIST",
-    help=f"What is measured, of {','.join(_STAGES)}.  [default: all]",
+    help=f"What is measured, of {','.join(STAGES)}.  [default: all]",
 )
 @click.option(
     "--proof",

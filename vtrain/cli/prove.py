@@ -47,11 +47,12 @@ _CIRCUIT = click.Choice([name for names in CIRCUIT_NAMES.values() for name in na
 if TYPE_CHECKING:
     from vtrain.prove.circuit.circuit import Circuit
     from vtrain.prove.jobs import Handler, Job, JobQueue, JobView
-    from vtrain.prove.proof_files import Item, Kind
+    from vtrain.prove.proof_files import Item
     from vtrain.prove.runs import SignedRun
     from vtrain.prove.setup import ProofSetup, ReadyCircuit
     from vtrain.prove.steps.prover import StepProver
     from vtrain.prove.tiles.prover import TileProver
+    from vtrain.wire.bundle import Kind
 
 
 class _ProveGroup(click.Group):

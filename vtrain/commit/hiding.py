@@ -30,7 +30,7 @@ from vtrain.limits import LIMITS
 from vtrain.spec import domains
 from vtrain.spec.commitment import compute_batch_digest
 from vtrain.spec.domains import compute_domain_hash
-from vtrain.spec.field import SCALAR_FIELD
+from vtrain.spec.field import DRAWN, SCALAR_FIELD
 from vtrain.wire import cbor, structs
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.hiding import Hiding, Kind, decode_hiding
@@ -41,8 +41,6 @@ Array = npt.NDArray[Any]
 TILING: Final = "tiling 1"
 """The rules by which a step falls into tiles (docs/tiling.md).  Others have another name: the same
 elements behind other tiles would show how these differ."""
-_DRAWN: Final = 48
-"""Bytes of the stream for one element: modulo the order, within 2^-130 of uniform."""
 
 
 def draw_hiding(batches: bytes = b"") -> Hiding:
@@ -151,10 +149,10 @@ def identify_key(key: bytes) -> bytes:
 def derive_elements(key: bytes, column: int) -> tuple[int, ...]:
     """The ``HIDING`` elements behind column number ``column`` of what ``key`` hides."""
     material = cbor.encode({"column": column, "key": key})
-    stream = blake3(material, derive_key_context=domains.HIDING).digest(length=_DRAWN * HIDING)
+    stream = blake3(material, derive_key_context=domains.HIDING).digest(length=DRAWN * HIDING)
     return tuple(
-        int.from_bytes(stream[at : at + _DRAWN], "little") % SCALAR_FIELD
-        for at in range(0, _DRAWN * HIDING, _DRAWN)
+        int.from_bytes(stream[at : at + DRAWN], "little") % SCALAR_FIELD
+        for at in range(0, DRAWN * HIDING, DRAWN)
     )
 
 

@@ -21,6 +21,7 @@ from vtrain.commit.kzg_layout import batch_vectors, count_batch, count_state, st
 from vtrain.commit.log import compute_most_bytes, frame, iterate_frames
 from vtrain.errors import EncodingError
 from vtrain.spec.domains import KZG_LOG
+from vtrain.spec.field import BASE_FIELD
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.proof import (
     COMMITMENT_LENGTH,
@@ -37,8 +38,6 @@ Array = npt.NDArray[Any]
 KZG_HEADER: Final = b"vtrain kzg log\x00\x02"
 """Magic (15 bytes) and version (1 byte)."""
 _MAX_RECORD: Final = 3 * MAX_COMMITMENTS * (COMMITMENT_LENGTH + 2) + 256
-_PRIME: Final = 21888242871839275222246405745257275088696311157297823662689037894645226208583
-"""Of the curve's coordinates: y^2 = x^3 + 3 (EIP-196)."""
 
 
 class Identity(Protocol):
@@ -152,7 +151,7 @@ def is_point(commitment: bytes) -> bool:
     if len(commitment) != COMMITMENT_LENGTH:
         return False
     x, y = int.from_bytes(commitment[:32]), int.from_bytes(commitment[32:])
-    return x < _PRIME and y < _PRIME and (y * y - x * x * x - 3) % _PRIME == 0
+    return x < BASE_FIELD and y < BASE_FIELD and (y * y - x * x * x - 3) % BASE_FIELD == 0
 
 
 class StepCommitter:

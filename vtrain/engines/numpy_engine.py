@@ -11,6 +11,7 @@ import numpy.typing as npt
 from vtrain.engines.base import State, Trace, check_state
 from vtrain.errors import DataError, RunError
 from vtrain.graph.evaluate import apply_node
+from vtrain.graph.values import HASHES
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
 from vtrain.spec.commitment import compute_tensor_digest
@@ -18,8 +19,6 @@ from vtrain.spec.number import count_saturated
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
-
-_HASHES = frozenset({"tensor_digest", "state_leaf", "state_root", "record"})
 
 
 def check_samples(graph: StepGraph, samples: Samples) -> None:
@@ -110,7 +109,7 @@ class NumpySession:
         needed: set[int] = set()
         for index in range(len(self._graph.nodes) - 1, -1, -1):
             node = self._graph.nodes[index]
-            if index < self._record and index not in needed and node.op in _HASHES:
+            if index < self._record and index not in needed and node.op in HASHES:
                 skip.add(index)
             if index not in skip:
                 needed.update(ref.node for ref in node.inputs)

@@ -34,8 +34,9 @@ from vtrain.ops.optimizer import (
     FACTOR_EXPONENT,
     SQUARE_LIFT,
 )
+from vtrain.ops.pool import BELOW_INT16
 from vtrain.ops.softmax import FINE_EXPONENT
-from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS
+from vtrain.ops.source import WIDE_STATE_BITS
 from vtrain.spec.curves import CURVES, whole_curve
 from vtrain.spec.dropout import DOMAIN, DRAW_BITS, PER_BLOCK
 from vtrain.spec.number import (
@@ -49,6 +50,7 @@ from vtrain.spec.number import (
 )
 from vtrain.spec.philox import MULTIPLIERS, ROUNDS, WEYL
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
+from vtrain.wire.record import MAX_STEPS
 
 OPSET = 18
 IR_VERSION = 8
@@ -491,11 +493,8 @@ def _look_up(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]
     return g.gather(g.const(whole_curve(name)), g.add(j, g.const(last)))
 
 
-_BELOW_INT16 = -(2**15)
-
-
 def _max_pool(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
-    patches = g.patches(x[0], Window.from_attrs(node.attrs), t[0].shape, _BELOW_INT16)
+    patches = g.patches(x[0], Window.from_attrs(node.attrs), t[0].shape, BELOW_INT16)
     return g.reshape(g.largest(patches, 2), node.outputs[0].shape)
 
 
@@ -507,7 +506,7 @@ def _spread(g: _Lowering, grad: str, grad_type: TensorType) -> str:
 
 def _max_pool_grad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     window = Window.from_attrs(node.attrs)
-    patches = g.patches(x[1], window, t[1].shape, _BELOW_INT16)
+    patches = g.patches(x[1], window, t[1].shape, BELOW_INT16)
     first = g.op("ArgMax", patches, axis=2, keepdims=1, select_last_index=0)
     position = g.const(np.arange(window.area).reshape(window.area, 1))
     won = g.op("Equal", first, position)

@@ -10,6 +10,8 @@ VIEWS: Final = frozenset({"next_state", "reshape"})
 """Operators whose output is their input, perhaps in another shape: its bytes are the same."""
 PRODUCTS: Final = frozenset({"matmul", "batched_matmul"})
 """Operators whose output is a matrix product, or a stack of them."""
+HASHES: Final = frozenset({"tensor_digest", "state_leaf", "state_root", "record"})
+"""Operators that hash what others computed, but for the batch."""
 
 
 def list_last_uses(graph: StepGraph) -> list[list[int]]:

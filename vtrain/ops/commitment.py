@@ -23,8 +23,9 @@ from vtrain.ops.base import (
 from vtrain.spec import commitment
 from vtrain.wire.graph import Attrs, TensorType
 from vtrain.wire.opening import StateLeaf
+from vtrain.wire.record import MAX_STEPS
 
-_DIGEST = TensorType("u8", (32,), 0, 0, 255)
+DIGEST = TensorType("u8", (32,), 0, 0, 255)
 
 
 def _as_array(digest: bytes) -> Array:
@@ -52,7 +53,7 @@ def _tensor_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
     """
     require_keys(attrs)
     require_inputs(inputs, "int")
-    return _DIGEST
+    return DIGEST
 
 
 def _batch_digest_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -73,7 +74,7 @@ def _batch_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     """
     require_keys(attrs)
     require(len(inputs) == 2 and all(map(_is_digest, inputs)), "needs the digests of x and y")
-    return _DIGEST
+    return DIGEST
 
 
 def _hash_state(attrs: Attrs, digest: bytes) -> bytes:
@@ -114,7 +115,7 @@ def _state_leaf_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     exponent, shape = attr_int(attrs, "exponent"), attr_ints(attrs, "shape")
     integer_type("i64", shape, exponent, 0, 0)
     require(len(inputs) == 1 and _is_digest(inputs[0]), "needs a digest")
-    return _DIGEST
+    return DIGEST
 
 
 def _state_root_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -137,7 +138,7 @@ def _state_root_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """
     require_keys(attrs)
     require(all(map(_is_digest, inputs)), "needs leaf hashes")
-    return _DIGEST
+    return DIGEST
 
 
 def _hash_record(attrs: Attrs, step: int, batch_digest: bytes, loss: int, root: bytes) -> bytes:
@@ -171,13 +172,13 @@ def _record_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
         is; commit_every divides 0, and -6 where it divides 6.
     """
     require_keys(attrs, "commit_every")
-    attr_int(attrs, "commit_every", 1, 2**40)
+    attr_int(attrs, "commit_every", 1, MAX_STEPS)
     require(len(inputs) == 4, "needs step, batch digest, loss and state root")
     step, batch_digest, loss, root = inputs
     require(_is_digest(batch_digest) and _is_digest(root), "needs digests")
     scalars = all(x.dtype == "i64" and x.shape == () for x in (step, loss))
     require(scalars, "step and loss are int64 scalars")
-    return _DIGEST
+    return DIGEST
 
 
 OPERATORS = table(

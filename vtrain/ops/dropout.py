@@ -19,9 +19,10 @@ from vtrain.ops.base import (
     require_keys,
     table,
 )
-from vtrain.ops.source import MAX_STEPS, require_counter
+from vtrain.ops.source import require_counter
 from vtrain.spec.dropout import DRAW_BITS, MAX_SITES, compute_draw, compute_draws
 from vtrain.wire.graph import Attrs, TensorType
+from vtrain.wire.record import MAX_STEPS
 
 
 def _read_seed(attrs: Attrs) -> int:

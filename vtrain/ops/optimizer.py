@@ -26,7 +26,7 @@ from vtrain.ops.base import (
     require_keys,
     table,
 )
-from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS, require_counter
+from vtrain.ops.source import WIDE_STATE_BITS, require_counter
 from vtrain.spec.number import (
     MASTER_EXPONENT,
     MOMENTUM_EXPONENT,
@@ -36,6 +36,7 @@ from vtrain.spec.number import (
     saturate_int,
 )
 from vtrain.wire.graph import Attrs, TensorType
+from vtrain.wire.record import MAX_STEPS
 
 DECAY_EXPONENT = 16
 """Fraction bits of ``decay`` = 1 - mu."""

@@ -34,12 +34,12 @@ from vtrain.ops.base import (
 from vtrain.ops.layout import Window, count_offsets, scattered
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
-_BELOW_INT16 = -(2**15)
+BELOW_INT16 = -(2**15)
 """Padding of max pooling: below every saturated operand, so that it is never the maximum."""
 
 
 def _max_pool_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return np.asarray(Window.from_attrs(attrs).patches(inputs[0], _BELOW_INT16).max(axis=3))
+    return np.asarray(Window.from_attrs(attrs).patches(inputs[0], BELOW_INT16).max(axis=3))
 
 
 def _pool_term(site: Site, e: int, offset: int, padding: int) -> int:
@@ -50,7 +50,7 @@ def _pool_term(site: Site, e: int, offset: int, padding: int) -> int:
 
 
 def _max_pool_term(site: Site, e: int, offset: int) -> int:
-    return _pool_term(site, e, offset, _BELOW_INT16)
+    return _pool_term(site, e, offset, BELOW_INT16)
 
 
 _MAX_POOL_LEAF = LeafRule(taking_maximum(_max_pool_term), count_offsets, scattered, LEAST)
@@ -85,7 +85,7 @@ def _max_pool_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[
 def _max_pool_grad_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     grad, x = inputs
     window = Window.from_attrs(attrs)
-    patches = window.patches(x, _BELOW_INT16)
+    patches = window.patches(x, BELOW_INT16)
     # argmax gives the first maximum: ties go to the earliest element in row-major window order.
     winner = patches.argmax(axis=3)[:, :, :, None, :]
     index = np.arange(window.area)[:, None]
@@ -106,7 +106,7 @@ def _max_pool_grad_step(site: Site, e: int, term: int, state: State) -> State:
     total, alive = state if other else (state[0], 1)
     if other != offset:
         ours, pixel = site.read(1, e), window.find_pixel(image, place, other)
-        theirs = _BELOW_INT16 if pixel is None else site.read(1, pixel)
+        theirs = BELOW_INT16 if pixel is None else site.read(1, pixel)
         # Of equals the first wins.
         if theirs > ours or (theirs == ours and other < offset):
             alive = 0

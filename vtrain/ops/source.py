@@ -38,9 +38,9 @@ from vtrain.spec.number import (
 )
 from vtrain.spec.order import compute_batch_indices, compute_sample_index
 from vtrain.wire.graph import Attrs, TensorType
+from vtrain.wire.record import MAX_STEPS
+from vtrain.wire.task import MAX_SAMPLES
 
-MAX_STEPS = 2**40
-"""Longest run; bounds the step counter in the range analysis."""
 WIDE_STATE_BITS = 46
 """An int64 state of squares is within [0, 2^46]: 16 fraction bits under the square of an int16."""
 SQUARES = "square/"
@@ -157,7 +157,7 @@ def _sample_index_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     seed = attrs["seed"]
     require(isinstance(seed, bytes) and len(seed) == 8, "seed is 8 bytes, little-endian")
     batch = attr_int(attrs, "batch", 1, 2**20)
-    samples = attr_int(attrs, "samples", 1, 2**40)
+    samples = attr_int(attrs, "samples", 1, MAX_SAMPLES)
     return integer_type("i64", (batch,), 0, 0, samples - 1)
 
 

@@ -58,14 +58,13 @@ from vtrain.prove.backend.ezkl import CallFailedError, TimeLimitError
 from vtrain.prove.backend.srs import Progress
 from vtrain.prove.openings import require_unopened
 from vtrain.prove.proof_files import (
-    KINDS,
     Item,
-    Kind,
     decode_item,
     encode_item,
     proof_path,
     write_proof_file,
 )
+from vtrain.wire.bundle import KINDS, Kind
 from vtrain.wire.proof import COMMITMENT_LENGTH
 
 T = TypeVar("T")

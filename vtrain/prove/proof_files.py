@@ -11,17 +11,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from vtrain.commit.files import read_file, storing, write_atomic
 from vtrain.errors import EncodingError
 from vtrain.limits import LIMITS
 from vtrain.wire import structs
+from vtrain.wire.bundle import Kind
 from vtrain.wire.record import MAX_STEP
 from vtrain.wire.structs import Between, LeftOut
 
-Kind = Literal["step", "tile"]
-KINDS: Final[tuple[Kind, ...]] = ("step", "tile")
 MAX_ITEM: Final = 64
 """Bytes of an encoded statement: its format's own."""
 

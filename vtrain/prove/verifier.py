@@ -15,7 +15,6 @@ with; what it is a proof *of* is said by comparing each of them.  A circuit's co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 from blake3 import blake3
@@ -30,11 +29,9 @@ from vtrain.prove.backend.srs import SRS_POINT
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.spec.domains import PROOF_CHALLENGE
-from vtrain.spec.field import SCALAR_FIELD
+from vtrain.spec.field import DRAWN, SCALAR_FIELD
 from vtrain.wire.proof import Hash
 
-_DRAWN: Final = 48
-"""Bytes of BLAKE3's stream for one field element: modulo the prime, within 2^-130 of uniform."""
 Expansion = Callable[[int], Sequence[int]]
 """A circuit's challenge from the element drawn: this first, then what the verifier computes from it
 and from what it knows of the statement.  That the conditions are sound with such a challenge is for
@@ -249,7 +246,7 @@ def derive_challenge(
     """
     message = circuit + claim + b"".join(commitments)
     if hash == "blake3":
-        stream = blake3(message, derive_key_context=PROOF_CHALLENGE).digest(length=_DRAWN)
+        stream = blake3(message, derive_key_context=PROOF_CHALLENGE).digest(length=DRAWN)
         return int.from_bytes(stream, "little") % SCALAR_FIELD
     domain = keccak256(PROOF_CHALLENGE.encode())
     halves = (keccak256(bytes([half]) + domain + message) for half in (0, 1))

@@ -26,7 +26,7 @@ CURVE_EXPONENT: Final = 14
 CURVE_ONE: Final = 1 << CURVE_EXPONENT
 
 _DIGITS: Final = 40
-_PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
+PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
 _CUBIC: Final = Decimal("0.044715")
 """Of the tanh form of GELU (Hendrycks and Gimpel, arXiv:1606.08415)."""
 
@@ -71,7 +71,7 @@ def _tanh_slope(x: Decimal) -> Decimal:
 
 def _density(x: Decimal) -> Decimal:
     """Of the normal distribution."""
-    return (-x * x / 2).exp() / (2 * _PI).sqrt()
+    return (-x * x / 2).exp() / (2 * PI).sqrt()
 
 
 def _gelu_gate(x: Decimal) -> Decimal:
@@ -90,11 +90,11 @@ def _gelu_slope(x: Decimal) -> Decimal:
 
 def _gelu_tanh_gate(x: Decimal) -> Decimal:
     """(1 + tanh(u)) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-    return _sigmoid(2 * (2 / _PI).sqrt() * (x + _CUBIC * x * x * x))
+    return _sigmoid(2 * (2 / PI).sqrt() * (x + _CUBIC * x * x * x))
 
 
 def _gelu_tanh_slope(x: Decimal) -> Decimal:
-    gate, inner = _gelu_tanh_gate(x), 2 * (2 / _PI).sqrt() * (1 + 3 * _CUBIC * x * x)
+    gate, inner = _gelu_tanh_gate(x), 2 * (2 / PI).sqrt() * (1 + 3 * _CUBIC * x * x)
     return gate + x * gate * (1 - gate) * inner
 
 

@@ -57,7 +57,7 @@ MAX_VOCABULARY = 2**31
 """Ids are elements of int32."""
 _TOKEN_FILES = ("u16", "u32")
 """What a file of nothing but tokens may be of."""
-_TOKEN_ARRAYS = {"u2": "u16", "u4": "u32", "i4": "u32", "i8": "u64", "u8": "u64"}
+TOKEN_ARRAYS = {"u2": "u16", "u4": "u32", "i4": "u32", "i8": "u64", "u8": "u64"}
 """Token types of arrays: ids are not negative, so that signed ones have the same bytes."""
 _MOST_EXPONENT = 64
 _COPY_BLOCK = 2**24
@@ -779,7 +779,7 @@ def _find_tokens(file: BoundedFile, dtype: str | None, where: str) -> tuple[str,
             )
         return dtype, 0, tokens
     array, _, shape = _read_npy_header(file, where)
-    kind = _TOKEN_ARRAYS.get(f"{array.kind}{array.itemsize}")
+    kind = TOKEN_ARRAYS.get(f"{array.kind}{array.itemsize}")
     if kind is None or array.byteorder == ">":
         raise DataError(
             f"has elements of type {array}: tokens are little-endian uint16, uint32, int32 or "

@@ -23,6 +23,7 @@ from vtrain.train.deliver import compute_mean_loss
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_graph, read_task
 from vtrain.wire.json_text import decode_json
+from vtrain.wire.record import MAX_STEPS
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Entry:
 _NUMBERS: Final = tuple(
     field.name for field in fields(Entry) if field.name not in ("step", "saturated")
 )
-_MOST_STEP: Final = 2**40
 _WIDTH, _HEIGHT, _COLUMNS = 360, 80, 200
 """Of the picture of a notebook."""
 
@@ -162,7 +162,7 @@ def _decode_line(line: bytes, where: str) -> Entry:
     if not isinstance(value, dict):
         raise EncodingError("is no object", where=where)
     step = value.get("step")
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 < step <= _MOST_STEP:
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 < step <= MAX_STEPS:
         raise EncodingError("has no step", where=where)
     numbers = {name: _take_number(value, name, where) for name in _NUMBERS}
     loss = numbers.pop("loss")

@@ -16,7 +16,9 @@ from fractions import Fraction
 from typing import Final
 
 from vtrain.errors import TaskError
+from vtrain.spec.curves import PI
 from vtrain.train.table import Table, parse_number
+from vtrain.wire.record import MAX_STEPS
 
 MOST_PIECES: Final = 256
 """Lines that a cosine is drawn by, where it has more than twice as many steps."""
@@ -24,7 +26,6 @@ MOST_POINTS: Final = 512
 """Of a curve that is given point by point."""
 _DIGITS, _TERMS = 50, 40
 """pi^80 / 80! is below 10^-78."""
-_PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
 _KEYS: Final = {
     "constant": ("warmup",),
     "step": ("warmup", "at", "factor"),
@@ -83,8 +84,8 @@ def parse_schedule(top: Table, rate: Fraction, steps: int) -> Curve:
     table = top.table("schedule", "kind", *_KEYS[kind])
     if kind == "points":
         return _draw_points(table, rate)
-    warmup = table.integer("warmup", 0, 2**40, 0)
-    until = table.integer("until", 1, 2**40, steps) if "until" in _KEYS[kind] else None
+    warmup = table.integer("warmup", 0, MAX_STEPS, 0)
+    until = table.integer("until", 1, MAX_STEPS, steps) if "until" in _KEYS[kind] else None
     if until is not None and warmup >= until:
         raise TaskError(
             f"must end before step {until}, where the curve does", where="schedule.warmup"
@@ -114,7 +115,7 @@ def _draw_points(table: Table, rate: Fraction) -> Curve:
             raise TaskError("factors must lie in [0, 1]", where=where)
         knots.append((pair[0], rate * factor))
     steps = [step for step, _ in knots]
-    if steps[:1] != [0] or steps != sorted(set(steps)) or steps[-1] >= 2**40:
+    if steps[:1] != [0] or steps != sorted(set(steps)) or steps[-1] >= MAX_STEPS:
         raise TaskError("steps must increase from 0", where=where)
     if len(knots) > MOST_POINTS:
         raise TaskError(f"are {len(knots)}, more than {MOST_POINTS}", where=where)
@@ -141,7 +142,7 @@ def _draw_fall(
             yield first + along, end + (rate - end) * (1 + _cosine(Fraction(along, length))) / 2
         return
     if kind == "wsd":
-        decay = table.integer("decay", 1, 2**40)
+        decay = table.integer("decay", 1, MAX_STEPS)
         if decay > length:
             raise TaskError(
                 f"is longer than the {length} steps after the warm-up", where="schedule.decay"
@@ -160,7 +161,7 @@ def _draw_steps(table: Table, rate: Fraction, warmup: int) -> Curve:
         not whole
         or not at
         or at != sorted(set(at))
-        or not max(1, warmup) <= at[0] <= at[-1] < 2**40
+        or not max(1, warmup) <= at[0] <= at[-1] < MAX_STEPS
     ):
         raise TaskError(
             "must be a list of rising steps after the warm-up, as [3000, 6000]", where="schedule.at"
@@ -187,7 +188,7 @@ def _cosine(x: Fraction) -> Fraction:
     """cos(pi x) for x in [0, 1], to 40 digits: the same everywhere."""
     with localcontext() as context:
         context.prec = _DIGITS
-        square = (_PI * x.numerator / x.denominator) ** 2
+        square = (PI * x.numerator / x.denominator) ** 2
         total = term = Decimal(1)
         for n in range(1, _TERMS):
             term = -term * square / ((2 * n - 1) * (2 * n))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from vtrain.engines.registry import measure_step_memory, open_session, resolve_engine
 from vtrain.graph.update import PARAM_PREFIX
+from vtrain.graph.values import PRODUCTS
 from vtrain.printable import format_seconds
 from vtrain.wire.graph import Node, StepGraph
 
 if TYPE_CHECKING:
     from vtrain.train.task import CompiledTask
 
-_PRODUCTS: Final = frozenset({"matmul", "batched_matmul"})
 _MEASURED: Final = 0.2
 """Seconds that steps are done for."""
 _MOST_STEPS: Final = 20
@@ -79,7 +79,7 @@ def summarize(task: CompiledTask) -> TaskSummary:
         operators=dict(Counter(node.op for node in graph.nodes).most_common()),
         parameters=sum(sizes.values()),
         trained=sum(size for name, size in sizes.items() if name in changed),
-        multiplications=sum(_count(graph, node) for node in graph.nodes if node.op in _PRODUCTS),
+        multiplications=sum(_count(graph, node) for node in graph.nodes if node.op in PRODUCTS),
         step_memory=measure_step_memory(graph, task.samples),
     )
 

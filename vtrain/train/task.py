@@ -96,6 +96,7 @@ from vtrain.wire.proof import (
     ProofSpec,
     check_proof,
 )
+from vtrain.wire.record import MAX_STEPS
 from vtrain.wire.task import (
     BLAKE3_ONLY,
     LAW_VERSION,
@@ -405,10 +406,10 @@ def parse_tables(
         text=text,
         name=task.text("name"),
         seed=task.integer("seed", 0, 2**64 - 1),
-        steps=task.integer("steps", 1, 2**40),
+        steps=task.integer("steps", 1, MAX_STEPS),
         batch=task.integer("batch", 1, 2**20),
-        commit_every=task.integer("commit_every", 1, 2**40, 1),
-        checkpoint_every=task.integer("checkpoint_every", 1, 2**40),
+        commit_every=task.integer("commit_every", 1, MAX_STEPS, 1),
+        checkpoint_every=task.integer("checkpoint_every", 1, MAX_STEPS),
         model=base / model.text("onnx"),
         data=source,
         test=test,
@@ -416,7 +417,7 @@ def parse_tables(
         loss=model.choice("loss", LOSSES),
         ignored=model.integer("ignore", -(2**31), 2**31 - 1) if model.has("ignore") else None,
         attention=_parse_attention(model),
-        optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
+        optimizer=parse_optimizer(top, task.integer("steps", 1, MAX_STEPS)),
         margin=margin,
         gradient_margin=fmt.integer("gradient_margin", 0, 12, margin),
         symmetric_gradients=fmt.boolean("symmetric_gradients", False),
@@ -522,7 +523,7 @@ def _parse_proof(top: Table, base: Path, srs: Path | None) -> ProofTable:
         sha256=table.digest("sha256") if table.has("sha256") else None,
         k=k,
         blinding=table.integer("blinding", 0, MAX_BLINDING, DEFAULT_BLINDING),
-        every=table.integer("every", 1, 2**40, 1),
+        every=table.integer("every", 1, MAX_STEPS, 1),
         hash=table.choice("hash", HASHES, HASHES[0]),
         circuits=circuits,
     )

@@ -9,7 +9,7 @@ from vtrain.wire import cbor
 from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SIGNATURE_LENGTH
 from vtrain.wire.fields import Fields
 from vtrain.wire.proof import CIRCUITS, COMMITMENT_LENGTH, MAX_BLINDING, MAX_COMMITMENTS, MAX_K
-from vtrain.wire.record import MAX_STEP
+from vtrain.wire.record import MAX_STEP, MAX_STEPS
 from vtrain.wire.task import Windows, take_windows, windows_to_map
 
 
@@ -86,7 +86,7 @@ def decode_batches(data: bytes) -> SignedBatches:
         seed=fields.int("seed", 0, 2**64 - 1),
         batch=fields.int("batch", 1, 2**20),
         steps=fields.int("steps", 1, MAX_STEP),
-        every=fields.int("every", 1, 2**40),
+        every=fields.int("every", 1, MAX_STEPS),
         circuit=fields.choice("circuit", CIRCUITS),
         srs=fields.bytes("srs", 32),
         k=fields.int("k", 1, MAX_K),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Final, Literal
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
 from vtrain.wire.fields import Fields
-from vtrain.wire.proof import COMMITMENT_LENGTH, MAX_K
+from vtrain.wire.proof import COMMITMENT_LENGTH, MAX_K, MAX_PROOF
 from vtrain.wire.record import MAX_STEP
 
 BUNDLE_VERSION: Final = 1
-KINDS: Final = ("step", "tile")
-MAX_PROOF: Final = 1 << 20
-"""Bytes of a proof; those of circuits in use have some thousands."""
+Kind = Literal["step", "tile"]
+KINDS: Final[tuple[Kind, ...]] = ("step", "tile")
 
 _MAX_NAME: Final = 256
 _MAX_INDEX: Final = 1 << 40

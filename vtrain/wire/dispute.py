@@ -11,8 +11,9 @@ from typing import Annotated, Final
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor, structs
 from vtrain.wire.opening import CHUNK_LENGTH, MAX_PATH
+from vtrain.wire.record import MAX_STEPS
 from vtrain.wire.structs import AtMost, Between, Count, Digest, LeftOut, Length
-from vtrain.wire.task import Windows
+from vtrain.wire.task import MAX_SAMPLES, Windows
 
 MAX_ARITY: Final = 256
 MAX_GROUP: Final = 1 << 12
@@ -95,8 +96,8 @@ class Genesis:
     leaf_bytes: Annotated[int, Between(1, MAX_MOVE)]
     initial_state_root: Digest
     samples_root: Digest
-    samples: Annotated[int, Between(1, 2**40)]
-    commit_every: Annotated[int, Between(1, 2**40)]
+    samples: Annotated[int, Between(1, MAX_SAMPLES)]
+    commit_every: Annotated[int, Between(1, MAX_STEPS)]
     arity: Annotated[int, Between(2, MAX_ARITY)]
     group: Annotated[int, Between(2, MAX_GROUP)]
     clocks: Clocks

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
 from vtrain.wire.fields import Fields
-from vtrain.wire.record import MAX_STEP
+from vtrain.wire.record import MAX_STEP, MAX_STEPS
 
 CIRCUITS: Final = ("step", "tiles")
 """How tensors are cut into columns (``vtrain.commit.kzg_layout``), which the circuits follow."""
@@ -44,6 +44,8 @@ HASHES: Final[tuple[Hash, ...]] = ("blake3", "keccak256")
 MAX_COMMITMENTS: Final = 1 << 13
 """Commitments to one state or batch."""
 MAX_K: Final = 28
+MAX_PROOF: Final = 1 << 20
+"""Bytes of a proof; those of circuits in use have some thousands."""
 MAX_BLINDING: Final = 1 << 10
 TILE: Final = 128
 """Rows and columns of a block of a matrix in the layout ``tiles``."""
@@ -168,7 +170,7 @@ def proof_from_fields(fields: Fields) -> ProofSpec:
         srs=fields.bytes("srs", 32),
         k=fields.int("k", 1, MAX_K),
         blinding=fields.int("blinding", 0, MAX_BLINDING),
-        every=fields.int("every", 1, 2**40),
+        every=fields.int("every", 1, MAX_STEPS),
         initial=_take_commitments(fields, "initial"),
         circuits=_take_pins(fields.map("circuits")),
         initial_key=fields.bytes("initial_key", KEY_LENGTH),

@@ -9,6 +9,8 @@ from vtrain.wire import cbor
 from vtrain.wire.fields import Fields
 
 MAX_STEP: Final = 2**48
+MAX_STEPS: Final = 2**40
+"""Of the longest run that the law takes: numbers of steps have more room in what is written."""
 
 
 @dataclass(frozen=True)

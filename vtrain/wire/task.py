@@ -12,6 +12,7 @@ from vtrain.wire import cbor, structs
 from vtrain.wire.fields import Fields, check_names
 from vtrain.wire.graph import DTYPES, MAX_ELEMENTS, MAX_RANK
 from vtrain.wire.proof import ProofSpec, proof_from_fields, proof_to_map
+from vtrain.wire.record import MAX_STEPS
 from vtrain.wire.structs import AtMost, Between, Digest, OneOf
 
 LAW_VERSION = "vtrain law 1"
@@ -24,6 +25,7 @@ WITH_KZG: Final = ("blake3", "kzg")
 TOKEN_WIDTHS: Final = {"u16": 2, "u32": 4, "u64": 8}
 """Bytes of a token by its dtype in the file, little-endian."""
 MAX_TOKENS: Final = 2**44
+MAX_SAMPLES: Final = 2**40
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def _take_shape(fields: Fields, name: str) -> tuple[int, ...]:
 def _data_from_fields(fields: Fields) -> DataSpec:
     data = DataSpec(
         root=fields.bytes("root", 32),
-        samples=fields.int("samples", 1, 2**40),
+        samples=fields.int("samples", 1, MAX_SAMPLES),
         x_dtype=fields.choice("x_dtype", DTYPES),
         x_shape=_take_shape(fields, "x_shape"),
         x_exponent=fields.int("x_exponent", -64, 64),
@@ -256,10 +258,10 @@ def decode_task(data: bytes) -> TaskSpec:
         data=_data_from_fields(fields.map("data")),
         exponents={key: item for key, item in exponents.items() if isinstance(item, int)},
         seed=fields.int("seed", 0, 2**64 - 1),
-        steps=fields.int("steps", 1, 2**40),
+        steps=fields.int("steps", 1, MAX_STEPS),
         batch=fields.int("batch", 1, 2**20),
-        commit_every=fields.int("commit_every", 1, 2**40),
-        checkpoint_every=fields.int("checkpoint_every", 1, 2**40),
+        commit_every=fields.int("commit_every", 1, MAX_STEPS),
+        checkpoint_every=fields.int("checkpoint_every", 1, MAX_STEPS),
         commitments=fields.texts("commitments", max_items=2),
         proof=proof_from_fields(fields.map("proof")) if fields.has("proof") else None,
         beacon=(

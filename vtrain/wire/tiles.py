@@ -11,15 +11,13 @@ from typing import Annotated, Final
 from vtrain.wire import structs
 from vtrain.wire.claim import SIGNATURE_LENGTH
 from vtrain.wire.opening import MAX_PATH
-from vtrain.wire.proof import COMMITMENT_LENGTH
+from vtrain.wire.proof import COMMITMENT_LENGTH, MAX_PROOF
 from vtrain.wire.record import MAX_STEP
 from vtrain.wire.structs import AtMost, Between, Count, Digest, Length
 
 MAX_RANDOMNESS: Final = 64
 MAX_TRACES: Final = 1 << 12
 """Steps that one trace claim is about."""
-MAX_PROOF: Final = 1 << 20
-"""Bytes of one proof; those of circuits in use have some thousands."""
 MAX_OPENINGS: Final = 1 << 16
 """Tiles that one statement is about."""
 MAX_ANSWERS: Final = 1 << 16

@@ -26,10 +26,10 @@ from vtrain.engines.cuda.launch import (
     Saturated,
     Scratch,
 )
-from vtrain.engines.cuda.program import ALIASES, HASHES
 from vtrain.engines.cuda.session import open_kernels
 from vtrain.errors import KernelError, VtrainError
 from vtrain.graph.evaluate import apply_node
+from vtrain.graph.values import HASHES, VIEWS
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Node, Ref, TensorType
@@ -85,7 +85,7 @@ class DeviceEvaluator:
         inputs = [ref.node for ref in node.inputs]
         if node.op in _SKIPPED:
             return 0
-        if node.op in ALIASES:
+        if node.op in VIEWS:
             return self._addresses[inputs[0]]
         if node.op == "state":
             return self._states[str(node.attrs["name"])]

@@ -37,6 +37,7 @@ from vtrain.engines.cuda.lower.layout import pack_window, transpose_units
 from vtrain.engines.cuda.plan import Counter, Job, Planned, PlannedArg, Value
 from vtrain.engines.cuda.program import Program
 from vtrain.errors import GraphError
+from vtrain.graph.values import PRODUCTS
 from vtrain.ops.base import attr_int, attr_ints, attr_text
 from vtrain.ops.layout import Window
 from vtrain.spec.number import NUMPY_DTYPES
@@ -54,9 +55,6 @@ class PlanProduct(Protocol):
         """The launches of ``batch`` products."""
         ...
 
-
-PRODUCTS: Final = frozenset({"matmul", "batched_matmul"})
-"""Operators that multiply matrices."""
 
 BIAS, COUNTER, OUT, TURNED = Operand(2), Operand(3), Operand(4), Operand(5)
 """What stands for pointers while a product is planned, after its two operands."""

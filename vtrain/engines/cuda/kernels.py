@@ -10,7 +10,6 @@ from pathlib import Path
 from vtrain._core import __version__
 from vtrain.engines.cuda import sources
 from vtrain.engines.cuda.dense import (
-    PRODUCTS,
     TURN,
     Form,
     PlanProduct,
@@ -48,7 +47,7 @@ from vtrain.engines.cuda.gemm import (
 from vtrain.engines.cuda.launch import Launch
 from vtrain.engines.cuda.lowering import FAST, lower
 from vtrain.engines.cuda.plan import Job, Plan, find_groups, plan_fused, plan_unfused
-from vtrain.engines.cuda.program import HASHES, Program
+from vtrain.engines.cuda.program import Program
 from vtrain.engines.cuda.selfcheck import (
     CHAIN_SHAPES,
     FULL_CHAIN_SHAPES,
@@ -64,6 +63,7 @@ from vtrain.engines.cuda.selfcheck import (
     node_case,
     peaked_values,
 )
+from vtrain.graph.values import HASHES, PRODUCTS
 from vtrain.wire.graph import Attrs, Node, TensorType
 
 _Case = tuple[Attrs, tuple[TensorType, ...], TensorType]

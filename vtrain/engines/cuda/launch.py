@@ -10,6 +10,8 @@ DTYPE_CODES: Final = {"u8": 0, "i8": 1, "i16": 2, "i32": 3, "i64": 4}
 
 THREADS: Final = 256
 """Threads in a block of a readable kernel."""
+WARP: Final = 32
+"""Threads that go in step."""
 
 
 @dataclass(frozen=True)

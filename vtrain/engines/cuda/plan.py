@@ -35,9 +35,11 @@ from vtrain.engines.cuda.launch import (
     Scratch,
 )
 from vtrain.engines.cuda.lower.attention import sum_rows
-from vtrain.engines.cuda.program import ALIASES, RECORD_PARTS, Program
+from vtrain.engines.cuda.program import RECORD_PARTS, Program
 from vtrain.errors import GraphError
 from vtrain.graph.step import STEP_STATE
+from vtrain.graph.values import VIEWS
+from vtrain.ops.commitment import DIGEST
 from vtrain.wire.graph import Node, Ref, TensorType
 
 
@@ -202,7 +204,6 @@ def lower_node(program: Program, index: int, lower: Lower) -> Job:
     )
 
 
-DIGEST = TensorType("u8", (32,), 0, 0, 255)
 """Type of a tensor digest."""
 
 
@@ -211,7 +212,7 @@ def plan_unfused(program: Program, lower: Lower, digest: Lower) -> Plan:
     the state stays as it is until the copies of ``advance``."""
     jobs = []
     for index, node in enumerate(program.graph.nodes):
-        if node.op in ALIASES:
+        if node.op in VIEWS:
             continue
         if node.op != "state":
             jobs.append(lower_node(program, index, lower))
@@ -258,10 +259,7 @@ def plan_fused(
     jobs += [
         lower_node(program, index, lower)
         for index, node in enumerate(program.graph.nodes)
-        if index not in taken
-        and index not in idle
-        and node.op != "state"
-        and node.op not in ALIASES
+        if index not in taken and index not in idle and node.op != "state" and node.op not in VIEWS
     ]
     jobs.sort(key=lambda job: job.place)
     if merge_digests:

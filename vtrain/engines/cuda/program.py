@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vtrain.errors import GraphError
+from vtrain.graph.values import HASHES, VIEWS
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
 from vtrain.wire.graph import Node, StepGraph, TensorType
 
-ALIASES = frozenset({"next_state", "reshape"})
-"""Operators whose output has the bytes of their input."""
-HASHES = frozenset({"tensor_digest", "state_leaf", "state_root", "record"})
 RECORD_PARTS = ("step", "batch_digest", "loss", "root")
 """Inputs of the record node, in order."""
 
@@ -37,8 +35,8 @@ class Program:
                 raise GraphError("reads no earlier value", where=f"node {node.name} ({node.op})")
             inputs = tuple(self.roots[ref.node] for ref in node.inputs)
             self.inputs.append(inputs)
-            self.roots.append(inputs[0] if node.op in ALIASES else index)
-            if node.op not in ALIASES:
+            self.roots.append(inputs[0] if node.op in VIEWS else index)
+            if node.op not in VIEWS:
                 for value in dict.fromkeys(inputs):
                     self.readers[value].append(index)
         self.states = {name: ref.node for name, ref in graph.states().items()}

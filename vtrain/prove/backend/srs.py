@@ -38,6 +38,7 @@ from vtrain.errors import EncodingError, SrsError, StorageError
 from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import require_extra
 from vtrain.spec.domains import SRS_TAU
+from vtrain.spec.field import BASE_FIELD
 from vtrain.spec.field import SCALAR_FIELD as _R
 from vtrain.threads import check_threads
 
@@ -88,9 +89,7 @@ _BLOCK: Final = 1 << 16
 """Points held at once."""
 _LARGE: Final = 1 << 30
 _TAIL: Final = 256
-_P: Final = 21888242871839275222246405745257275088696311157297823662689037894645226208583
-"""The prime of the curve's coordinates (EIP-196)."""
-_UNMONTGOMERY: Final = pow(1 << 256, -1, _P)
+_UNMONTGOMERY: Final = pow(1 << 256, -1, BASE_FIELD)
 _ROOT: Final = pow(7, (_R - 1) >> MAX_K, _R)
 """halo2's primitive 2^28-th root of unity: 7 generates the scalars' multiplicative group."""
 
@@ -374,9 +373,9 @@ def subtract_points(left: bytes, right: bytes) -> bytes:
 
 def _read_coordinates(reader: SrsReader, raw: bytes, place: str) -> list[int]:
     values = [int.from_bytes(raw[at : at + 32], "little") for at in range(0, len(raw), 32)]
-    if max(values) >= _P:
+    if max(values) >= BASE_FIELD:
         raise reader.refuse("a coordinate is not reduced", place)
-    return [value * _UNMONTGOMERY % _P for value in values]
+    return [value * _UNMONTGOMERY % BASE_FIELD for value in values]
 
 
 def _check_relations(

@@ -18,14 +18,13 @@ from vtrain.errors import DataError, Problem, UnsupportedError
 from vtrain.graph.update import floor_log2
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
 from vtrain.spec.samples import Samples
-from vtrain.train.data import Split, build_samples, with_root
+from vtrain.train.data import TOKEN_ARRAYS, Split, build_samples, with_root
 from vtrain.wire.task import Windows, describe_windows
 
 Array = npt.NDArray[Any]
 _INPUTS: Final = ("input_ids", "pixel_values", "x", "input", "image", "inputs", "features")
 _TARGETS: Final = ("labels", "label", "y", "target", "targets")
 """Names of columns, by which those of a dataset are chosen."""
-_TOKEN_TYPES: Final = {"u2": "u16", "u4": "u32", "i4": "u32", "i8": "u64", "u8": "u64"}
 _MOST_EXPONENT: Final = 64
 
 
@@ -168,7 +167,7 @@ def _retype(held: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _open_windows(tokens: Array, context: int, stride: int, where: str) -> Samples:
-    kind = _TOKEN_TYPES[f"{tokens.dtype.kind}{tokens.dtype.itemsize}"]
+    kind = TOKEN_ARRAYS[f"{tokens.dtype.kind}{tokens.dtype.itemsize}"]
     windows = Windows(kind, len(tokens), context, stride, 1)
     if windows.count < 1:
         raise DataError(

@@ -8,6 +8,7 @@ from typing import Final
 
 from vtrain.engines.cuda.launch import (
     THREADS,
+    WARP,
     Launch,
     Operand,
     Output,
@@ -24,8 +25,6 @@ from vtrain.engines.cuda.lower.common import (
 )
 from vtrain.ops.base import attr_int
 from vtrain.wire.graph import Node
-
-_WARP: Final = 32
 
 
 def _causal_spans(node: Node, inputs: Types) -> tuple[Launch, ...]:
@@ -51,7 +50,7 @@ def _softmax_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:
 
 def sum_rows(rows: int, classes: int) -> tuple[Launch, ...]:
     """The sums of softmax_grad, one a row, as the output: a warp a row."""
-    blocks = -(-rows * _WARP // THREADS)
+    blocks = -(-rows * WARP // THREADS)
     args = (rows, Operand(0), Operand(1), classes, Output())
     return (Launch("softmax_grad.cu", "softmax_grad_sums", (blocks, 1, 1), (THREADS, 1, 1), args),)
 

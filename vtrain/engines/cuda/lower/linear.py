@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vtrain.engines.cuda.launch import DTYPE_CODES, Arg, Launch, Operand, Output, Scratch
+from vtrain.engines.cuda.launch import DTYPE_CODES, WARP, Arg, Launch, Operand, Output, Scratch
 from vtrain.engines.cuda.lower.common import Lowering, Types, file_of, launch, operand
 from vtrain.ops.base import attr_int
 from vtrain.wire.graph import Node
-
-_WARP: Final = 32
 
 
 def _matmul(node: Node, inputs: Types) -> tuple[Launch, ...]:
@@ -66,9 +64,9 @@ def _fast_column_sum(node: Node, inputs: Types) -> tuple[Launch, ...]:
     x = inputs[0]
     columns = x.shape[-1]
     rows = x.size // columns
-    across, block = -(-columns // _WARP), (_WARP, _WARP, 1)
+    across, block = -(-columns // WARP), (WARP, WARP, 1)
     # At least 8 rows a thread, and few enough parts for one block.
-    parts = max(1, min(2 * _WARP, rows // (8 * _WARP)))
+    parts = max(1, min(2 * WARP, rows // (8 * WARP)))
     between: Arg = Scratch(8 * parts * columns, "parts") if parts > 1 else Output()
     first = (columns, Operand(0), DTYPE_CODES[x.dtype], rows, between)
     partly = Launch(file_of(node), "column_sum_parts", (across, parts, 1), block, first)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vtrain.engines.cuda.launch import THREADS, Arg, Launch, Operand, Output
+from vtrain.engines.cuda.launch import THREADS, WARP, Arg, Launch, Operand, Output
 from vtrain.engines.cuda.lower.common import Lowering, Types, file_of, launch, operand
 from vtrain.ops.base import attr_int
 from vtrain.wire.graph import Node
 
-_WARP: Final = 32
 _SHORT_ROW: Final = 8
 """Up to here a thread a row is enough."""
 
 
 def _by_warps(node: Node, rows: int, *args: Arg) -> tuple[Launch, ...]:
-    grid = (-(-rows * _WARP // THREADS), 1, 1)
+    grid = (-(-rows * WARP // THREADS), 1, 1)
     return (Launch(file_of(node), f"{node.op}_warps", grid, (THREADS, 1, 1), (rows, *args)),)
 
 

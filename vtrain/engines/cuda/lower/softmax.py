@@ -8,6 +8,7 @@ from typing import Final
 from vtrain.engines.cuda.launch import (
     DTYPE_CODES,
     THREADS,
+    WARP,
     Arg,
     Launch,
     Operand,
@@ -19,7 +20,6 @@ from vtrain.engines.cuda.lower.common import Lowering, Types, file_of
 from vtrain.ops.base import attr_int
 from vtrain.wire.graph import Node
 
-_WARP: Final = 32
 _MOST_PARTS: Final = 1024
 """Blocks that add up parts of a large tensor."""
 _LONG_ROW: Final = 4096
@@ -79,7 +79,7 @@ def _fast_rows(node: Node, inputs: Types) -> tuple[Launch, ...]:
     if classes <= _SHORT_ROW:
         return _rows(node, inputs)
     if classes < _LONG_ROW:
-        grid = (-(-rows * _WARP // THREADS), 1, 1)
+        grid = (-(-rows * WARP // THREADS), 1, 1)
         return (Launch(file_of(node), f"{node.op}_warps", grid, block, args),)
     return (Launch(file_of(node), f"{node.op}_blocks", (rows, 1, 1), block, args),)
 

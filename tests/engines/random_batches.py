@@ -264,7 +264,11 @@ def _by_rows(m: _Maker) -> Ref:
 
 
 def _attention(m: _Maker) -> Ref:
-    kind = m.number(0, 3)
+    kind = m.number(0, 4)
+    if kind == 4:
+        ids = m.pick(rank=2)
+        near, end = {"after": m.number(1, 3), "before": m.number(1, 9)}, m.number(0, 9)
+        return m.emit("token_spans", ids, **near, end_of_text=end, padding=m.number(0, 9))
     x = m.operand(rank=2)
     rows = m.shape(x)[0]
     if kind == 0:
@@ -350,7 +354,8 @@ def _begin(m: _Maker, shape: _Shape, labels: _Shape) -> list[Ref]:
         b.emit("gather_samples", part, (index,), part=part, dtype="u8", exponent=0, shape=form)
         for part, form in (("x", shape), ("y", labels))
     ]
-    m.rate = b.emit("schedule", "rate", (m.step,), starts=(0, 2), rates=(40000, 9), exponent=15)
+    kind = ("schedule", "schedule_linear")[m.number(0, 1)]
+    m.rate = b.emit(kind, "rate", (m.step,), starts=(0, 2), rates=(40000, 9), exponent=15)
     x = b.emit(
         "normalize", "x/normal", raw[:1], multiplier=257, offset=-(2**15), shift=1, exponent=14
     )

@@ -252,6 +252,13 @@ def _emit_batch(g: _Graph, t: Ref) -> Ref:
     return g.emit("batch_digest", "u8", (32,), digests)
 
 
+_RATES: tuple[tuple[str, dict[str, AttrValue]], ...] = (
+    ("schedule", {"starts": (0, 2), "rates": (40000, 9), "exponent": 0}),
+    ("schedule_linear", {"starts": (0, 3), "rates": (40000, 9), "exponent": 0}),
+    ("adam_correction", {"beta1": 1932735283, "beta2": 2145336164}),
+)
+
+
 def make_random_step(seed: int) -> Step:
     """States s0..s4 of one form, a bias, random operators, and any of the values as next state."""
     g = _Graph(np.random.default_rng(seed))
@@ -266,7 +273,8 @@ def make_random_step(seed: int) -> Step:
     }
     t = before["step"]
     batch_digest = _emit_batch(g, t)
-    rate = g.emit("schedule", "i64", (), [t], starts=(0, 2), rates=(40000, 9), exponent=0)
+    op, attrs = _RATES[seed % 3]
+    rate = g.emit(op, "i64", (), [t], **attrs)
     for _ in range(3):
         source = before[f"s{g.number(0, 4)}"]
         g.emit(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.engines.compare import assert_same_state, name_difference, open_law
+from tests.engines.random_batches import make_random_batch
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import CENTRED, Step, make_step
 from vtrain import _core
@@ -206,6 +207,27 @@ def test_random_graphs_follow_the_law(seed: int) -> None:
                 assert cpu.step() == law.step()
             assert_same_state(cpu, law)
     assert cpu.saturation() == law.saturation()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_batches_follow_the_law(seed: int) -> None:
+    step, _ = make_random_batch(seed)
+    cpu, law = open_cpu(step, threads=1 + seed % 2), open_law(step)
+    for i in range(3):
+        if i == 1:
+            found, expected = cpu.trace(), law.trace()
+            assert name_difference(step.graph, found, expected) == ""
+            assert found == expected
+        else:
+            assert cpu.step() == law.step()
+        assert_same_state(cpu, law)
+    assert cpu.saturation() == law.saturation()
+
+
+def test_random_graphs_have_every_operator() -> None:
+    graphs = [make_random_step(seed).graph for seed in range(120)]
+    graphs += [make_random_batch(seed)[0].graph for seed in range(40)]
+    assert {node.op for graph in graphs for node in graph.nodes} == set(TABLE)
 
 
 def test_random_graphs_reach_the_merged_updates() -> None:

@@ -10,7 +10,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from tests.engines.compare import assert_same_state
 from tests.graph.test_autodiff import make_plan, make_run
+from vtrain.engines.cpu import CpuSession
+from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import DataError, GraphError
 from vtrain.graph.builder import FixedExponents
 from vtrain.graph.calibration import calibrate
@@ -110,6 +113,19 @@ def test_gradients_of_many_classes_are_torchs(classes: int, spread: float) -> No
     error = shares - expected["b2"][others]
     assert np.linalg.norm(error) < 0.01 * np.linalg.norm(expected["b2"][others])
     assert np.abs(exact.sum(axis=1)).max() < classes * 2.0**-30, "1 at the label, to the last bit"
+
+
+@pytest.mark.parametrize("classes", [50_257, 128_256])
+def test_a_step_of_many_classes_has_the_laws_bits(classes: int) -> None:
+    samples = make_samples(np.array([0, classes - 1, 7, classes // 2, 7], np.int32))
+    model = make_model(classes, 1.0)
+    run = run_step(model, samples)
+    law, cpu = NumpySession(run.graph, samples), CpuSession(run.graph, samples, threads=2)
+    for session in (law, cpu):
+        session.load_state(compute_initial_state(model.params))
+    assert cpu.step() == law.step()
+    assert_same_state(cpu, law)
+    assert cpu.saturation() == law.saturation()
 
 
 def test_few_classes_keep_their_operators() -> None:

@@ -70,7 +70,7 @@ def attack(folder: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("part", "count"), [("mutants", 30), ("hostile", 4), ("starved", 6), ("grind", 1)]
+    ("part", "count"), [("mutants", 12), ("hostile", 2), ("starved", 4), ("grind", 1)]
 )
 def test_a_share_of_the_campaign_finds_nothing(folder: Path, part: str, count: int) -> None:
     code, output, results = attack(folder, "--only", part, f"--{part}", str(count), "--seed", "2")

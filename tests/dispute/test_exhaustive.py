@@ -155,7 +155,7 @@ def make_search(cast: Cast, pace: Pace, clocks: Clocks = CLOCKS) -> Search:
             for pace in ("prompt", "drips")
         ),
         *(
-            pytest.param(cast, "prompt", id=name, marks=pytest.mark.slow)
+            pytest.param(cast, "prompt", id=name, marks=pytest.mark.exhaustive)
             for name, cast in LARGE.items()
         ),
     ],

@@ -15,6 +15,7 @@ import pytest
 
 from tests.dispute.arena import Play, make_game, make_key, play
 from tests.dispute.claims import Patched, Run, bump, make_run
+from tests.exhaustive import spare
 from vtrain import _core
 from vtrain.attest.keys import public_key
 from vtrain.dispute.game import apply, sign, start
@@ -125,7 +126,8 @@ def test_every_operator_is_lied_about() -> None:
     assert set(TABLE) - there == ELSEWHERE
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
+# Of the language models, every operator is lied about below.
+@pytest.mark.parametrize("graph", spare(GRAPHS, lambda graph: graph not in ("gpt", "llama")))
 def test_a_lie_in_any_node(graph: str) -> None:
     """First, middle and last element; in both steps of a trace; the liar solves or challenges.
 

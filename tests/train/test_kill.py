@@ -23,7 +23,7 @@ from vtrain.train.layout import RunPaths, read_manifest
 from vtrain.train.runner import train
 
 WORKER = Path(__file__).with_name("worker.py")
-KILLS = 10
+KILLS = 6
 AHEAD = 7
 
 

@@ -186,7 +186,7 @@ def test_a_run_in_parts_is_the_run_in_one(
 @pytest.mark.usefixtures("quick_sync")
 @pytest.mark.parametrize(
     ("fault", "stride"),  # a disk that is full is in test_faults.py, as is a fault at each call
-    spare([(None, 3), (None, 1), (errno.ENOSPC, 1)], (None, 3).__eq__),
+    spare([(None, 6), (None, 1), (errno.ENOSPC, 1)], (None, 6).__eq__),
     ids=["killed", "killed anywhere", "full disk"],
 )
 def test_a_run_survives_a_fault_at_every_call(

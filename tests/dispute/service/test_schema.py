@@ -86,7 +86,7 @@ def bodies() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("which", [0, 1])
 @hypothesis.given(data=st.data())
-@hypothesis.settings(max_examples=150, derandomize=True)
+@hypothesis.settings(max_examples=75, derandomize=True)
 def test_spoiled_bodies(
     base: str, bodies: dict[str, bytes], which: int, data: st.DataObject
 ) -> None:

@@ -58,7 +58,7 @@ _AXES_OF_ROW: Final = {
     **dict.fromkeys(("row_max", "row_sum", "row_dot", "row_scale", "center", "softmax_grad"), 1),
     **dict.fromkeys(("exp2_diff", "divide", "sub_one_hot", "logit_grad", "cross_entropy"), 1),
     **dict.fromkeys(("add_bias", "column_scale", "column_sum", "matmul", "keep_span"), 1),
-    "scatter_add": 1,
+    **dict.fromkeys(("scatter_add", "token_spans"), 1),
     "batched_matmul": 2,
     **dict.fromkeys(("im2col", "col2im", "max_pool", "max_pool_grad"), 3),
     **dict.fromkeys(("sum_pool", "sum_pool_grad"), 3),

@@ -84,16 +84,19 @@ AVX2_ALONE = {
 
 
 def name_instructions() -> str:
-    """The instruction set of our products in this process: "avx512-vnni", "avx2" or another."""
+    """The instruction set of our products in this process: "avx512-vnni", "avx-vnni", "avx2" or
+    another."""
     from vtrain import _core
 
     return str(_core.gemm_paths()[-1])
 
 
 def at_most_here(value: float, **limits: float) -> Target:
-    """A target with a limit for each instruction set (``avx512_vnni``, ``avx2``); on others it is
-    told, and not held against any."""
-    limit = limits.get(name_instructions().replace("-", "_"))
+    """A target with a limit for each instruction set (``avx512_vnni``, ``avx_vnni``, ``avx2``); on
+    others it is told, and not held against any.  A machine with AVX-VNNI has AVX2, and its limit
+    where it has none of its own."""
+    name = name_instructions().replace("-", "_")
+    limit = limits.get(name, limits.get("avx2") if name == "avx_vnni" else None)
     return {"limit": 0.0, "value": value, "met": None} if limit is None else at_most(value, limit)
 
 

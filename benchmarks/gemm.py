@@ -24,8 +24,8 @@ import torch
 
 from vtrain import _core
 
-FULL_LIMITS = {"avx512_vnni": 0.48, "avx2": 1.6}
-TRAINED_LIMITS = {"avx512_vnni": 0.35, "avx2": 0.9}
+FULL_LIMITS = {"avx512_vnni": 0.48, "avx_vnni": 1.0, "avx2": 1.6}
+TRAINED_LIMITS = {"avx512_vnni": 0.35, "avx_vnni": 0.5, "avx2": 0.9}
 CUBES = (512, 1024, 2048)
 LARGEST = 32639  # what the number format saturates to
 # (m, n, k), A and B stored transposed: the products of a step of 784-512-512-10 at batch 128,

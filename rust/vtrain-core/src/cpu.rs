@@ -9,11 +9,13 @@ pub(crate) enum Level {
     Plain,
     /// x86-64 with AVX2.
     Avx2,
+    /// x86-64 with AVX2; AVX-VNNI, where there is that, may be used for products.
+    AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
 }
 
-/// The best that may be used here.  `VTRAIN_CPU=avx2` or `plain` sets a limit: with it one measures
+/// The best that may be used here.  `VTRAIN_CPU=avx-vnni`, `avx2` or `plain` sets a limit: with it one measures
 /// what another machine has, on one that has more.  No bit depends on it.
 pub(crate) fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
@@ -21,6 +23,7 @@ pub(crate) fn level() -> Level {
         let most = match std::env::var("VTRAIN_CPU").as_deref() {
             Ok("plain") => Level::Plain,
             Ok("avx2") => Level::Avx2,
+            Ok("avx-vnni") => Level::AvxVnni,
             _ => Level::Avx512,
         };
         detect().min(most)
@@ -35,7 +38,7 @@ fn detect() -> Level {
         && is_x86_feature_detected!("avx512vl");
     match (has_avx512, is_x86_feature_detected!("avx2")) {
         (true, _) => Level::Avx512,
-        (_, true) => Level::Avx2,
+        (_, true) => Level::AvxVnni,
         _ => Level::Plain,
     }
 }

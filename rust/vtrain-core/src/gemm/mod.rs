@@ -12,6 +12,7 @@
 //! * `H = sum hi(a) * hi(b)`, from int8 products (`vpdpbusd`: half the instructions of `W`).
 //!
 //! With AVX512-VNNI that is 3 instructions for 64 products; four int8 limb products take 4.
+//! AVX-VNNI has W's instruction in vectors half as long, and takes H by it too.
 //! `2^16 * H` is close to the true sum `S`, and `W` knows `S` modulo `2^32`, so together they know
 //! `S`: let `E = S - 2^16 * H`. Then `E = W - 2^16 * H (mod 2^32)`, and if `|E| < 2^31` the int32
 //! with that residue *is* `E`, hence `S = 2^16 * H + E` exactly. It remains to bound `E`.
@@ -53,6 +54,8 @@ mod avx2_pack;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_pack;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod conformance;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod convolve;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -208,13 +211,21 @@ pub enum Path {
     Neon,
     /// x86-64 with AVX2.
     Avx2,
+    /// x86-64 with AVX2 and AVX-VNNI.
+    AvxVnni,
     /// x86-64 with AVX-512 F, BW, VL and VNNI.
     Avx512Vnni,
 }
 
 impl Path {
     /// All paths, slowest first.
-    pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512Vnni];
+    pub const ALL: [Self; 5] = [
+        Self::Scalar,
+        Self::Neon,
+        Self::Avx2,
+        Self::AvxVnni,
+        Self::Avx512Vnni,
+    ];
 
     /// The paths that this machine can run, slowest first; never empty.
     pub fn available() -> impl Iterator<Item = Self> {
@@ -226,12 +237,13 @@ impl Path {
         Self::available().last().unwrap_or(Self::Scalar)
     }
 
-    /// The stable name: `scalar`, `neon`, `avx2` or `avx512-vnni`.
+    /// The stable name: `scalar`, `neon`, `avx2`, `avx-vnni` or `avx512-vnni`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
             Self::Neon => "neon",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avx-vnni",
             Self::Avx512Vnni => "avx512-vnni",
         }
     }
@@ -243,6 +255,10 @@ impl Path {
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => cpu::level() >= cpu::Level::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => {
+                cpu::level() >= cpu::Level::AvxVnni && is_x86_feature_detected!("avxvnni")
+            }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => {
                 cpu::level() >= cpu::Level::Avx512 && is_x86_feature_detected!("avx512vnni")
@@ -335,6 +351,11 @@ impl Gemm {
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
+            Path::AvxVnni => unsafe {
+                driver::run::<avx2::AvxVnni, E>(a, b, epilogue, &mut self.scratch);
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Path::Avx512Vnni => unsafe {
                 driver::run::<avx512::Avx512, E>(a, b, epilogue, &mut self.scratch);
             },
@@ -362,6 +383,11 @@ impl Gemm {
             // SAFETY: as above.
             Path::Avx2 => unsafe {
                 convolve::run_on::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Path::AvxVnni => unsafe {
+                convolve::run_on::<avx2::AvxVnni, E>(a, b, epilogue, &mut self.scratch);
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -393,6 +419,11 @@ impl Gemm {
             // SAFETY: as above.
             Path::Avx2 => unsafe {
                 convolve::run_over::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Path::AvxVnni => unsafe {
+                convolve::run_over::<avx2::AvxVnni, E>(a, b, epilogue, &mut self.scratch);
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.

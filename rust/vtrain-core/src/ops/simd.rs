@@ -16,7 +16,7 @@ pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
         // SAFETY: the machine has the features.
         Level::Avx512 => return unsafe { with_avx512(work) },
         // SAFETY: as above.
-        Level::Avx2 => return unsafe { with_avx2(work) },
+        Level::AvxVnni | Level::Avx2 => return unsafe { with_avx2(work) },
         Level::Plain => {}
     }
     work()

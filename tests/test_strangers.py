@@ -23,6 +23,7 @@ FORBIDDEN = frozenset(
         *("gzip.open", "bz2.open", "lzma.open", "bz2.BZ2File", "lzma.LZMAFile", "shelve.open"),
         *("json.load", "json.loads", "tomllib.load", "tomlkit.load", "pickle.load", "marshal.load"),
         *("onnx.load", "onnx.load_model", "onnx.load_tensor", "sqlite3.connect"),
+        *("onnx.load_external_data_for_model", "onnx.external_data_helper"),
         *("safetensors.safe_open", "safetensors.numpy.load_file", "fileinput.input"),
         *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.move"),
         *("shutil.unpack_archive", "linecache.getlines", "runpy.run_path"),

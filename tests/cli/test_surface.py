@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.cli.calls import TASK, Call, parse
@@ -142,6 +143,38 @@ def test_the_exponent_that_fits_is_named(call: Call, place: Path) -> None:
 def test_the_finest_exponent_that_fits(largest: float, exponent: int | None) -> None:
     assert find_exponent(np.array([[0.0], [-largest]])) == exponent
     assert find_exponent(np.array([[np.nan]])) is None
+
+
+def move_weights(model: Path) -> None:
+    """Save a model again with its tensors in a file beside it."""
+    onnx.save(
+        onnx.load(model), model, save_as_external_data=True, location="weights", size_threshold=0
+    )
+
+
+def test_a_model_in_several_files_gives_the_same_task(
+    call: Call, folder: Path, place: Path
+) -> None:
+    one = (place / "model.onnx").read_bytes()
+    move_weights(place / "model.onnx")
+    assert (place / "model.onnx").read_bytes() != one
+    task = place / "task.toml"
+    shutil.copy(folder / "task.toml", task)
+    assert call("task", "check", "--lint", task)[0] == 0
+    ids = [
+        parse(call("task", "check", where / "task.toml", "--json")[1])["task_id"]
+        for where in (folder, place)
+    ]
+    assert ids[0] == ids[1]
+    assert call("train", task, "--out", place / "run", "--key", make_key(place))[0] == 0
+    assert (place / "run" / "model.onnx").read_bytes() == one
+    new = ("init", place / "model.onnx", place / "x.npy", place / "y.npy", "--out")
+    assert call(*new, place / "new.toml")[0] == 0
+    (place / "weights").unlink()
+    for words in (("task", "check", task), (*new, place / "more.toml")):
+        code, _, err = call(*words)
+        assert (code, "weights: cannot be read: the file is missing" in err) == (2, True), err
+    assert str(place / "weights") in call("task", "check", "--lint", task)[1]
 
 
 # --- lint

@@ -313,10 +313,19 @@ def test_dropout_is_that_of_training_whatever_the_mode_and_modes_are_put_back() 
     found = import_module(module, make_ids())
     kept = [layer.keep for layer in found.model.layers if isinstance(layer, Dropout)]
     assert kept == [3 * 2**14] * 4  # of attention's weights and of its output, in two blocks
-    assert any("eval mode" in note for note in found.notes)
+    assert any("the module was in eval mode" in note for note in found.notes)
     assert not module.training
     assert not module.blocks[0].training
     assert module.norm.training
+
+
+def test_parts_in_eval_mode_are_left_so_and_named() -> None:
+    module = Gpt(0.25)
+    module.blocks[1].eval()
+    found = import_module(module, make_ids())
+    assert sum(isinstance(layer, Dropout) for layer in found.model.layers) == 2
+    (note,) = [note for note in found.notes if "eval mode" in note]
+    assert note == "in eval mode, and left so, so that nothing is dropped: blocks.1"
 
 
 def test_parts_in_eval_mode_of_a_module_in_training_stay_so() -> None:

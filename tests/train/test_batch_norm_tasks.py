@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ from vtrain.graph.builder import GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.model import BatchNorm, GroupNorm, emit_forward
 from vtrain.graph.norms import emit_normalized, use_mean
-from vtrain.graph.onnx_import import import_onnx
+from vtrain.graph.onnx_import import find_problems, import_onnx
 from vtrain.graph.step import param_state
 from vtrain.spec.order import compute_batch_indices
 from vtrain.train.deliver import evaluate, export_run
+from vtrain.train.new_task import write_new_task
 from vtrain.train.task import CompiledTask, compile_task, load_task, profile_task, write_exponents
 
 torch = pytest.importorskip("torch")
@@ -87,6 +89,15 @@ def export_training(network: Any, x: Any) -> bytes:
             network.train(), (x,), file, dynamo=False, input_names=["x"], verbose=False,
             training=torch.onnx.TrainingMode.TRAINING, dynamic_axes={"x": {0: "batch"}},
         )  # fmt: skip
+    return bytes(file.getvalue())
+
+
+def export(network: Any, *, dynamo: bool) -> bytes:
+    """In the mode that the network is in, by the exporter's own choices."""
+    file: Any = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(network, (torch.rand(3, 2, 8, 8),), file, dynamo=dynamo, verbose=False)
     return bytes(file.getvalue())
 
 
@@ -212,6 +223,57 @@ def test_group_norms_of_torch(dynamo: bool) -> None:
     assert all(value.size == 6 for value in list(model.params.values())[2:])
     found, expected = run_integers(model, x.numpy()), network(x).detach().numpy()
     assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
+
+
+def make_folding(kind: str) -> Any:
+    nn = torch.nn
+    torch.manual_seed(5)
+    if kind == "Gemm":
+        return nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.BatchNorm1d(6), nn.Linear(6, 4))
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3),
+        nn.BatchNorm2d(6, affine=False), nn.Flatten(), nn.Linear(96, 4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "dynamo", "training", "nodes"),
+    [
+        ("Conv", False, False, "(Conv) and 1 more"),
+        ("Conv", True, False, "(Conv) and 1 more"),
+        ("Conv", True, True, "(Conv) and 1 more"),
+        ("Gemm", True, False, "(Gemm)"),
+    ],
+)
+def test_norms_that_an_exporter_folds_are_refused(
+    task: CompiledTask, tmp_path: Path, kind: str, dynamo: bool, training: bool, nodes: str
+) -> None:
+    assert task.file is not None
+    data = export(make_folding(kind).train(training), dynamo=dynamo)
+    (tmp_path / "model.onnx").write_bytes(data)
+    shutil.copy(task.file.path.parent / "data.npz", tmp_path)
+    (tmp_path / "task.toml").write_text(TASK)
+    with pytest.raises(ModelError, match=r"folds a BatchNorm .*TrainingMode.*fuse_conv") as caught:
+        profile_task(load_task(tmp_path / "task.toml"))
+    assert caught.value.where.endswith(nodes)
+    assert [problem.where for problem in find_problems(data)] == [caught.value.where]
+    with pytest.raises(ModelError, match="folds a BatchNorm"):
+        write_new_task(tmp_path / "model.onnx", [tmp_path / "data.npz"], tmp_path / "new.toml")
+    # What was trained by an earlier version is still exported.
+    assert import_onnx(data).folded_norms == caught.value.where
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_norms_that_the_module_has_folded_are_trained_without(dynamo: bool) -> None:
+    network = make_folding("Conv").eval()
+    fuse = torch.nn.utils.fusion.fuse_conv_bn_eval
+    folded = torch.nn.Sequential(
+        fuse(*network[:2]), network[2], fuse(*network[3:5]), *network[5:]
+    ).eval()  # fmt: skip
+    data = export(folded, dynamo=dynamo)
+    assert (import_onnx(data).folded_norms, find_problems(data)) == ("", [])
+    trained = export_training(make_folding("Conv"), torch.rand(3, 2, 8, 8))
+    assert (import_onnx(trained).folded_norms, find_problems(trained)) == ("", [])
 
 
 def test_statistics_of_a_batch_are_of_all_of_it(task: CompiledTask) -> None:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnxruntime
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load_file
 
 from tests.tasks import make_samples, make_tiny_task
+from vtrain.audit.verify import verify
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import DataError, EncodingError, NotProducedError, RunError, VtrainError
+from vtrain.errors import (
+    DataError,
+    EncodingError,
+    ModelError,
+    NotProducedError,
+    RunError,
+    VtrainError,
+)
 from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.order import compute_batch_indices
 from vtrain.spec.samples import Samples
@@ -26,6 +37,7 @@ from vtrain.train.deliver import (
     evaluate,
     evaluate_run,
     export_run,
+    read_weights,
 )
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
@@ -211,6 +223,38 @@ def test_an_export_needs_the_models_own_state(tmp_path: Path, key: Ed25519Privat
     RunPaths(tmp_path / "run").model.write_bytes(task.model)
     with pytest.raises(EncodingError, match="not the file that the task names"):
         export_run(tmp_path / "run", tmp_path / "out")
+
+
+def test_a_run_whose_model_names_files_makes_nobody_read_them(
+    tmp_path: Path, key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stranger may make it: the task pins the file, and the weights are there too."""
+    task = make_tiny_task("mlp", steps=10)
+    several = tmp_path / "several.onnx"
+    onnx.save(
+        onnx.load_from_string(task.model), several, save_as_external_data=True,
+        location="trap", size_threshold=0,
+    )  # fmt: skip
+    data = several.read_bytes()
+    spec = replace(task.spec, model_digest=compute_tensor_digest(np.frombuffer(data, np.uint8)))
+    run = tmp_path / "run"
+    train(replace(task, spec=spec, model=data), run, key=key, threads=1)
+    shutil.copy(tmp_path / "trap", run)
+    opened: list[str] = []
+    system_open = os.open
+
+    def look(path: Any, *arguments: Any, **options: Any) -> int:
+        opened.append(Path(path).name)
+        return system_open(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", look)
+    assert verify(run, all_=True).verdict == "verified"
+    with pytest.raises(ModelError, match="initialiser w1: keeps its data outside the file"):
+        export_run(run, tmp_path / "out")
+    with pytest.raises(ModelError, match="initialiser w1: keeps its data outside the file"):
+        read_weights(run)
+    assert "model.onnx" in opened
+    assert "trap" not in opened
 
 
 def test_export_does_not_write_into_a_run(tmp_path: Path) -> None:

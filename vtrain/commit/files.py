@@ -289,7 +289,11 @@ def refuse_link(folder: Path) -> None:
 
 _BUFFER: Final = 1 << 16
 _KINDS: Final = (
-    (stat.S_ISLNK, "a link: a run folder is taken as it lies, put what it leads to in its place"),
+    (
+        stat.S_ISLNK,
+        "a link: a run folder is taken as it lies, and so is what a model names beside it: put "
+        "what it leads to in its place",
+    ),
     (stat.S_ISDIR, "a folder: name a file in it"),
     (stat.S_ISFIFO, "a pipe: save what it gives into a file, and name that"),
     (stat.S_ISSOCK, "a socket: save what it gives into a file, and name that"),

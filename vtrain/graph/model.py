@@ -471,6 +471,7 @@ class Model:
     transpose, by name, with the name of that parameter.  ``constants``: those of ``params`` that no
     step may change, as tables of cosines and sines, which a plan must have among its frozen ones.
     ``lost_dropout``: where the file tells of dropout that it does not have; else empty.
+    ``folded_norms``: the nodes into which its exporter folded a BatchNorm; else empty.
     ``statistics``: those that have no gradient and that the forward pass changes.
     """
 
@@ -483,6 +484,7 @@ class Model:
     copies: Mapping[str, str] = field(default_factory=dict)
     constants: frozenset[str] = frozenset()
     lost_dropout: str = ""
+    folded_norms: str = ""
     statistics: frozenset[str] = frozenset()
 
     @property

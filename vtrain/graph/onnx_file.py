@@ -2,7 +2,8 @@
 
 ``onnx.checker`` and ``onnx.load`` are not used: both may follow external-data paths of a hostile
 file.  What we accept is narrower than ONNX, and everything accepted is checked here or by the
-importer.
+importer.  Data outside the file are read by :mod:`.onnx_external`, and only for a path that a user
+gave: bytes, and what a run has, are one file or nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from vtrain.commit.files import read_file
-from vtrain.errors import EncodingError, ModelError
+from vtrain.errors import EncodingError, ModelError, VtrainError
+from vtrain.graph.onnx_external import inline_data
 from vtrain.limits import LIMITS, limits_here
 from vtrain.wire.graph import MAX_RANK
 from vtrain.wire.json_text import decode_json
@@ -36,17 +38,36 @@ _INTS: Mapping[int, npt.DTypeLike] = {
 
 
 def load_model(source: bytes | Path | onnx.ModelProto) -> onnx.ModelProto:
-    """Parse an ONNX file: its bytes, its path, or the message itself.
+    """Parse an ONNX file: its bytes, its path (as of :func:`read_onnx`), or the message itself.
 
     ModelError when it is not one, is too large or cannot be read.
     """
     if isinstance(source, onnx.ModelProto):
         return source
-    limit = limits_here().onnx_bytes
     if isinstance(source, Path):
-        source = read_file(source, limit, error=ModelError)
+        source = read_onnx(source)
+    limit = limits_here().onnx_bytes
     if len(source) > limit:
         raise ModelError(f"is larger than {limit} bytes", where="ONNX file")
+    return _parse(source)
+
+
+def read_onnx(path: Path, *, error: type[VtrainError] = ModelError) -> bytes:
+    """The bytes of an ONNX file, or where it keeps data in files beside it, those of the same model
+    saved in one file.
+
+    ``error`` when the file cannot be read; ModelError for what it names, and where it is no ONNX
+    file and looks as if it named something.
+    """
+    limit = limits_here().onnx_bytes
+    data = read_file(path, limit, error=error)
+    if b"location" not in data:  # the key by which a tensor names a file
+        return data
+    model = _parse(data)
+    return save_model(model) if inline_data(model, path.parent, limit - len(data)) else data
+
+
+def _parse(source: bytes) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(source)
@@ -252,7 +273,8 @@ def read_dims(tensor: onnx.TensorProto, where: str) -> tuple[int, ...]:
     """Shape of a stored tensor.  ModelError: negative or huge extents, data outside the file."""
     if tensor.data_location != onnx.TensorProto.DEFAULT or tensor.external_data:
         raise ModelError(
-            "keeps its data outside the file: save the model in one file "
+            "keeps its data outside the file, which is read only where a task file, or "
+            "import_onnx, names the model by its path: name it so, or save the model in one file "
             "(torch.onnx.export: external_data=False)",
             where=where,
         )

@@ -16,11 +16,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from vtrain.commit.files import read_file
 from vtrain.errors import DataError, Problem, TaskError, VtrainError, VtrainWarning
 from vtrain.graph.model import Softmax
+from vtrain.graph.onnx_file import read_onnx
 from vtrain.graph.onnx_import import find_problems
-from vtrain.limits import limits_here
 from vtrain.train.data import DataSource, IdxSource, NpySource, TokenSource, load_samples
 from vtrain.train.task import (
     TaskFile,
@@ -284,7 +283,7 @@ def _look_at_files(file: TaskFile, found: Findings, *, compile_all: bool) -> Non
 def _look_at_model(file: TaskFile, found: Findings) -> None:
     where = str(file.model)
     try:
-        data = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
+        data = read_onnx(file.model, error=TaskError)
         for problem in find_problems(data):
             found.problems.append(
                 Problem(
@@ -296,7 +295,12 @@ def _look_at_model(file: TaskFile, found: Findings) -> None:
             )
     except VtrainError as error:
         found.problems.append(
-            Problem("model.onnx", where, error.message, "name the ONNX file of a forward pass")
+            Problem(
+                "model.onnx",
+                where if error.where in ("", "ONNX file") else error.where,
+                error.message,
+                "name the ONNX file of a forward pass, and leave its data where it says they are",
+            )
         )
 
 

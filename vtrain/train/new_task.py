@@ -14,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from vtrain.commit.files import read_file, write_atomic
+from vtrain.commit.files import write_atomic
 from vtrain.errors import DataError, ModelError, TaskError
 from vtrain.graph.model import Embedding, Model, Softmax
-from vtrain.graph.onnx_import import import_onnx
-from vtrain.limits import limits_here
+from vtrain.graph.onnx_file import read_onnx
+from vtrain.graph.onnx_import import import_onnx, require_unfolded
 from vtrain.train.data import (
     Array,
     IdxSource,
@@ -74,14 +74,15 @@ def write_new_task(model: Path, data: Sequence[Path], out: Path) -> str:
 
 
 def _read_model(path: Path) -> Model:
-    data = read_file(path, limits_here().onnx_bytes, error=TaskError)
     try:
-        return import_onnx(data)
+        model = import_onnx(read_onnx(path, error=TaskError))
     except ModelError as error:
         if error.where != "ONNX file":
             raise
         hint = ": the model comes first, then the data" if path.suffix != ".onnx" else ""
         raise ModelError(f"{error.message}{hint}", where=str(path)) from None
+    require_unfolded(model)
+    return model
 
 
 def _relative(path: Path, base: Path) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from vtrain.commit.files import read_file, read_text
+from vtrain.commit.files import read_text
 from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
@@ -37,7 +37,8 @@ from vtrain.graph.calibration import (
 )
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import Embedding, Model, confine_attention
-from vtrain.graph.onnx_import import import_onnx
+from vtrain.graph.onnx_file import read_onnx
+from vtrain.graph.onnx_import import import_onnx, require_unfolded
 from vtrain.graph.step import (
     LOSSES,
     Affine,
@@ -52,7 +53,7 @@ from vtrain.graph.step import (
     keeps_order,
 )
 from vtrain.graph.update import floor_log2, round_half_up
-from vtrain.limits import LIMITS, limits_here
+from vtrain.limits import LIMITS
 from vtrain.ops.base import attr_int
 from vtrain.printable import make_html_table
 from vtrain.spec.commitment import (
@@ -710,13 +711,10 @@ class _Parts:
 
 def _load_parts(file: TaskFile, model: Model | None = None) -> _Parts:
     held = file.held
-    model_bytes = (
-        read_file(file.model, limits_here().onnx_bytes, error=TaskError)
-        if held is None
-        else held.model
-    )
+    model_bytes = read_onnx(file.model, error=TaskError) if held is None else held.model
     if model is None:
         model = import_onnx(model_bytes)
+        require_unfolded(model)
         _warn_of_dropout(model, file.model)
     _check_tokens(file)
     _require_agreement(model, file.prepare)

@@ -260,9 +260,13 @@ def _in_training(module: nn.Module, notes: list[str]) -> Iterator[None]:
     if not module.training:
         module.train()
         notes.append(
-            "the module was in eval mode, and is trained in training mode: with dropout, if it has "
-            "any"
+            "the module was in eval mode, and is trained in training mode: if it has dropout it "
+            "drops, and BatchNorm takes the statistics of the batch"
         )
+    idle = {path for path, part in module.named_modules() if not part.training}
+    whole = sorted(path for path in idle if path.rpartition(".")[0] not in idle)
+    if whole:
+        notes.append(f"in eval mode, and left so, so that nothing is dropped: {', '.join(whole)}")
     try:
         yield
     finally:

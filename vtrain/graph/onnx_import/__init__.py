@@ -1,6 +1,7 @@
 """Any framework's forward pass, as an ONNX file -> :class:`vtrain.graph.model.Model`.
 
-Nothing of the file is executed, and nothing outside it is read.  The import knows the shape of
+Nothing of the file is executed, and nothing outside it is read but the data that a file given by
+its path keeps beside it (:mod:`vtrain.graph.onnx_external`).  The import knows the shape of
 every value, and refuses by name and place whatever it does not know: a model that is accepted is a
 model that the step graph computes.
 
@@ -44,13 +45,23 @@ def import_onnx(source: bytes | Path | onnx.ModelProto) -> Model:
 
 
 def find_problems(source: bytes | Path | onnx.ModelProto) -> list[ModelError]:
-    """All that :func:`import_onnx` would refuse of the nodes and weights of a file, in order.
+    """All that :func:`import_onnx` and :func:`require_unfolded` would refuse of the nodes and
+    weights of a file, in order.
 
     What a refused node would have made is taken to be a value of the shape that the file's
     ``value_info`` has for it, and what only fails because of that is left out.
     ModelError for what leaves nothing to look at: the header, the input.
     """
     return walk.find_problems(_open(source))
+
+
+def require_unfolded(model: Model) -> None:
+    """ModelError for a model that is to be trained, and has norms that its exporter folded away.
+
+    It can be imported all the same: what was trained so is still exported.
+    """
+    if model.folded_norms:
+        raise walk.refuse_folding(model.folded_norms)
 
 
 def _open(source: bytes | Path | onnx.ModelProto) -> Importer:

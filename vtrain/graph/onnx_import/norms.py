@@ -14,7 +14,7 @@ from vtrain.graph.onnx_import import tables
 from vtrain.graph.onnx_import.importer import Handlers, Importer, Spread, Weight, strip
 from vtrain.graph.onnx_import.node import Node
 
-_TRAINING_HINT = (
+TRAINING_HINT = (
     "Export the model in training mode: model.train(), and torch.onnx.export with dynamo=False and "
     "training=torch.onnx.TrainingMode.TRAINING"
 )
@@ -141,8 +141,7 @@ def _batch_normalization(importer: Importer, node: Node) -> None:
     )
     node.require(
         importer.opset >= 14 and node.take_int("training_mode", 0) == 1,
-        "is not in training mode, in which its statistics are those of the batch. "
-        + _TRAINING_HINT,
+        "is not in training mode, in which its statistics are those of the batch. " + TRAINING_HINT,
     )
     x, channels, epsilon = _channel_norm_input(importer, node)
     momentum = node.take_float("momentum", 0.9)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import onnx
 
@@ -41,6 +43,10 @@ _UNSUPPORTED = {
         f"operator is not supported. {MASK_HINT}",
     ),
 }
+_RULES_KEY: Final = "pkg.onnxscript.rewriter.rule_name"
+"""Of a node's metadata: the rules by which torch's newer exporter made it of others."""
+_MADE: Final = re.compile(r"onnx::Conv_[0-9]+")
+"""What torch's older exporter calls a weight of a convolution that it computed."""
 _FAMILIES = (
     activations,
     arithmetic,
@@ -84,6 +90,7 @@ def run(importer: Importer) -> Model:
         copies=copies,
         constants=frozenset(parameters.find_constants(layers)),
         lost_dropout=_find_lost_dropout(importer),
+        folded_norms=_find_folded_norms(importer),
         statistics=frozenset(parameters.find_statistics(layers)),
     )
 
@@ -102,6 +109,34 @@ def _find_lost_dropout(importer: Importer) -> str:
             if "dropout" in str(entry.value).lower():
                 return f"the metadata {str(entry.key)!r} of {Node(proto).where}"
     return ""
+
+
+def _find_folded_norms(importer: Importer) -> str:
+    """The nodes of which the file tells that their weights are not the module's: by the rule that
+    made the node of others (torch's newer exporter), or by a name that no parameter has (the older
+    one, which also gives each such convolution a bias)."""
+    found = [node.where for node in map(Node, importer.graph.node) if _is_folded(importer, node)]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{found[0]}{more}" if found else ""
+
+
+def _is_folded(importer: Importer, node: Node) -> bool:
+    if "batchnorm" in str(node.metadata.get(_RULES_KEY, "")).lower():
+        return True
+    made = node.op == "Conv" and len(node.inputs) == 3 and _MADE.fullmatch(node.inputs[1])
+    return importer.by_torch and bool(made)
+
+
+def refuse_folding(nodes: str) -> ModelError:
+    """The error of a model that is to be trained, and into some ``nodes`` of which a norm is
+    folded."""
+    return ModelError(
+        "torch's exporter computed these weights, as it does where it folds a BatchNorm into them: "
+        "the model would be trained without the norm, and its weights are none of the module's. "
+        f"{norms.TRAINING_HINT}. If it is to be trained without the norm, fold that in the module "
+        "first (torch.nn.utils.fusion.fuse_conv_bn_eval)",
+        where=nodes,
+    )
 
 
 def _begin(importer: Importer) -> tuple[str, tuple[int, ...], list[Node]]:
@@ -151,7 +186,8 @@ def find_problems(importer: Importer) -> list[ModelError]:
             parameters.read_master(importer, name, role)
         except ModelError as error:
             found.append(error)
-    return found
+    folded = _find_folded_norms(importer)
+    return [*found, refuse_folding(folded)] if folded else found
 
 
 def _guess(importer: Importer, node: Node) -> None:

@@ -261,8 +261,12 @@ def test_what_was_clamped_is_shown(tmp_path: Path) -> None:
         words[name] = Page(render_html(made)).words
         for site in sites:
             assert site.site in words[name]
-            assert f"{site.ppm:.3g} of a million ({site.count})" in words[name]
-    none, wrong = "No element was clamped in the 20 steps counted.", "of 1 site cannot be right"
+            assert site.ppm > 100
+            assert f"{site.ppm:,.0f} of a million ({site.count})" in words[name]
+    none, wrong = (
+        "No element was clamped, in 20 steps that it counted.",
+        "of 1 site cannot be right",
+    )
     assert {name: (none in said, wrong in said) for name, said in words.items()} == {
         "calm": (True, False),
         "loud": (False, False),
@@ -282,7 +286,7 @@ def test_a_report_from_before_steps_were_counted_is_read(document: Document) -> 
     site = {"site": "a", "count": 1, "elements": 9}
     loud = document_from_value(change(value, ("pictures", "clamped"), [site]))
     words = Page(render_html(loud)).words
-    assert "1.11e+05 of a million (1)" in words
+    assert "111,111 of a million (1)" in words
     assert NOT_KNOWN not in words
     with pytest.raises(EncodingError, match="counts that are not known cannot be wrong"):
         document_from_value(change(value, ("pictures", "impossible_counts"), 1))
@@ -857,6 +861,9 @@ def test_an_algebraic_audit_is_handed_on(run: Path, tmp_path: Path) -> None:
     assert (code, text.splitlines()[-1]) == (0, "Verdict: VERIFIED")
     assert call("report", "show", signed, "--html", page)[0] == 0
     assert "algebraic" in page.read_text()
+    # Both draws are there: whoever wants to do them again needs either.
+    assert seed in page.read_text()
+    assert found["randomness"]["value"] in page.read_text()
     # A false value, and what its report says to whoever has the report alone.
     spoiler = Spoiler(run, traces, tmp_path / "false")
     product = next(i for i, n in enumerate(spoiler.graph.nodes) if n.op == "matmul")

@@ -14,7 +14,7 @@ from typing import Final
 from vtrain.printable import make_printable
 from vtrain.report.document import Document, explain
 from vtrain.report.json import format_percent
-from vtrain.wire.report import Check, LossPoint, Pictures, Report
+from vtrain.wire.report import Check, LossPoint, Pictures, Randomness, Report
 
 WIDTH, HEIGHT = 800, 220
 """Of a picture, before it is stretched."""
@@ -31,13 +31,14 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
   border-bottom: 1px solid var(--line); }
+th, .chances td:nth-child(2) { white-space: nowrap; }
 code { font: 0.85em ui-monospace, monospace; overflow-wrap: anywhere; }
 .verdict { font-size: 1.3rem; font-weight: 700; padding: .6rem 1rem; border: 2px solid; }
 .verified, .passed { color: var(--good); } .fraud, .failed { color: var(--bad); }
 .conditional, .inconclusive, .not_done { color: var(--warn); }
 svg { display: block; width: 100%; }
 .bar { height: 1.1rem; margin-top: .2rem; } .strip { height: 2rem; } .plot { height: 14rem; }
-.bars th { width: 30%; font-weight: 400; overflow-wrap: anywhere; }
+.bars th { width: 30%; font-weight: 400; white-space: normal; overflow-wrap: anywhere; }
 .bars td:last-child { width: 25%; }
 .ends { display: flex; justify-content: space-between; }
 .loss { display: grid; grid-template-columns: auto minmax(0, 1fr); gap: .2rem .5rem; }
@@ -144,7 +145,7 @@ def _list_rows(report: Report) -> Sequence[str]:
 def _render_chances(report: Report) -> Iterator[str]:
     if not report.detections or report.verdict == "fraud":
         return
-    yield "<h2>Chance that this draw hits a cheat</h2><table>"
+    yield '<h2>Chance that this draw hits a cheat</h2><table class="chances">'
     for item in report.detections:
         among = f" of the {item.segments} that can be proven" * (item.unit == "step")
         share = f"a single false step{among}"
@@ -161,13 +162,22 @@ def _render_chances(report: Report) -> Iterator[str]:
 def _render_randomness(report: Report) -> Iterator[str]:
     if report.randomness is None:
         return
-    yield "<h2>Randomness</h2>"
+    title = "Randomness"
+    if report.traced is not None:
+        yield "<h2>Randomness of the steps</h2>"
+        yield from _render_draw(report.traced.randomness)
+        title = "Randomness of what was looked at of them"
+    yield f"<h2>{title}</h2>"
+    yield from _render_draw(report.randomness)
+
+
+def _render_draw(randomness: Randomness) -> Iterator[str]:
     rows: list[tuple[object, object]] = [
-        ("value", report.randomness.value.hex()),
-        ("from", report.randomness.source),
+        ("value", randomness.value.hex()),
+        ("from", randomness.source),
     ]
-    if report.randomness.beacon is not None:
-        beacon = report.randomness.beacon
+    if randomness.beacon is not None:
+        beacon = randomness.beacon
         rows += [
             ("drand chain", beacon.chain.hex()),
             ("round", beacon.round),
@@ -208,9 +218,11 @@ def _draw(title: str, kind: str, height: int, parts: Iterable[str]) -> str:
 
 
 def _fill(start: float, end: float, paint: str) -> str:
-    """A bar of height 1."""
-    width = max(end - start, 1.0)
-    return f'<rect x="{start:.2f}" y="0" width="{width:.2f}" height="1" fill="var(--{paint})"/>'
+    """A bar of height 1, whose edge is seen however thin the bar is."""
+    color = f"var(--{paint})"
+    edge = f' stroke="{color}" vector-effect="non-scaling-stroke"' if paint == "ink" else ""
+    size = f'x="{start:.2f}" y="0" width="{end - start:.2f}" height="1"'
+    return f'<rect {size} fill="{color}"{edge}/>'
 
 
 def _render_bars(bars: Iterable[tuple[str, float, str]]) -> Iterator[str]:
@@ -226,7 +238,12 @@ def _render_bars(bars: Iterable[tuple[str, float, str]]) -> Iterator[str]:
 
 
 def _render_ends(last: int) -> str:
-    return f'<div class="ends"><span>step 1</span><span>step {last}</span></div>'
+    end = f"<span>step {last}</span>" if last > 1 else ""
+    return f'<div class="ends"><span>step 1</span>{end}</div>'
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _draw_coverage(report: Report) -> Iterator[str]:
@@ -300,19 +317,23 @@ def _draw_clamped(pictures: Pictures) -> Iterator[str]:
         )
         return
     if pictures.impossible:
-        sites = "site" if pictures.impossible == 1 else "sites"
         yield (
-            f"<p>What the solver says of {pictures.impossible} {sites} cannot be right, and is "
-            "left out: the graph has no such node, or more was clamped than it put out.</p>"
+            f"<p>What the solver says of {_count(pictures.impossible, 'site')} cannot be right, "
+            "and is left out: the graph has no such node, or more was clamped than it put out.</p>"
         )
-    if not pictures.clamped:
-        if not pictures.impossible:
-            yield f"<p>No element was clamped in the {pictures.counted} steps counted.</p>"
+    if not pictures.clamped and pictures.impossible:
         return
     if pictures.counted is not None:
-        yield f"<p>The sites that clamped most, in the {pictures.counted} steps counted.</p>"
+        what = "The sites that clamped most" if pictures.clamped else "No element was clamped"
+        yield f"<p>{what}, in {_count(pictures.counted, 'step')} that it counted.</p>"
+    if not pictures.clamped:
+        return
     rates = [item.count / item.elements * 1e6 for item in pictures.clamped]
     yield from _render_bars(
-        (item.site, rate / max(rates), f"{rate:.3g} of a million ({item.count})")
+        (item.site, rate / max(rates), f"{_show_rate(rate)} of a million ({item.count})")
         for item, rate in zip(pictures.clamped, rates, strict=True)
     )
+
+
+def _show_rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

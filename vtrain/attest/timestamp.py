@@ -1,35 +1,49 @@
 """When something existed at the latest: tokens of a time-stamping authority (RFC 3161).
 
 The authority signs a hash of the bytes with its time.  A token is checked offline, against root
-certificates that the caller trusts, as they were at the token's time.
+certificates that the caller trusts, as they were at the token's time.  What is taken is a part of
+RFC 3161 and RFC 5652 that docs/format.md ("Time") names; whatever is outside it is refused, so that
+every auditor says the same.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from vtrain.attest import der
+from vtrain.attest.certificates import (
+    HASHES,
+    Certificate,
+    compute_hash,
+    find_path,
+    match_algorithm,
+    read_algorithm,
+    read_certificate,
+    read_time,
+    verify_with,
+)
+from vtrain.attest.der import Element, Fields
 from vtrain.commit.files import read_file
-from vtrain.errors import MissingExtraError, StorageError, TimestampError
+from vtrain.errors import EncodingError, MissingExtraError, StorageError, TimestampError
 from vtrain.limits import LIMITS
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-_HASHES: Final = {
-    "2.16.840.1.101.3.4.2.1": hashlib.sha256,
-    "2.16.840.1.101.3.4.2.2": hashlib.sha384,
-    "2.16.840.1.101.3.4.2.3": hashlib.sha512,
-}
-"""What a token may have hashed by, by object identifier."""
+_SIGNED_DATA, _TST_INFO = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
+_CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
 _MOST_ACCURACY: Final = 3600
 """Seconds by which a token may say that its time is off."""
+_MOST_CERTIFICATES: Final = 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class ProvenTime:
 
 
 def require_extra() -> None:
-    """MissingExtraError, with the command that installs it, unless tokens can be read here."""
+    """MissingExtraError, with the command that installs it, unless requests can be made here."""
     if util.find_spec("rfc3161_client") is None:
         command = f"{sys.executable} -m pip install 'vtrain[report]'"
         raise MissingExtraError(f"needs rfc3161_client: {command}", where="rfc3161_client")
@@ -92,71 +106,266 @@ def verify_token(
     token: bytes, message: bytes, roots: Sequence[x509.Certificate], where: str = "token"
 ) -> ProvenTime:
     """When ``message`` existed at the latest, by a response (DER, `application/timestamp-reply`)
-    of an authority whose certificate leads to one of ``roots``.
+    of an authority whose certificate leads to one of ``roots``, the first that holds.
 
     TimestampError, at ``where``, for bytes that are no granted response, a token of another
     message, a signature that does not hold, a certificate that leads to none of the roots, was not
     valid at the token's time or is not for time stamps.
     """
-    require_extra()
-    import rfc3161_client
+    from cryptography.hazmat.primitives.serialization import Encoding
 
     if not roots:
         raise TimestampError("there is no root certificate to hold it against", where=where)
     try:
-        response = rfc3161_client.decode_timestamp_response(token)
-        if response.status != rfc3161_client.PKIStatus.GRANTED:
-            raise TimestampError(f"was not granted: status {response.status}", where=where)
-        info = response.tst_info
-        name = info.message_imprint.hash_algorithm.dotted_string
-        if name not in _HASHES:
-            raise TimestampError(f"is of a hash that is not taken here, {name}", where=where)
-        hashed = _HASHES[name](message).digest()
-        if info.message_imprint.message != hashed:
-            raise TimestampError("is of other bytes than these", where=where)
-        _require_one_signer(response.signed_data, where)
-    except TimestampError:
-        raise
-    except Exception as error:  # noqa: BLE001 - of a stranger's DER, whatever its readers meet
-        raise TimestampError(f"is no response of an authority: {error}", where=where) from None
+        found = _read_response(der.read_der(token))
+        info = _read_info(der.read_der(found.content))
+    except EncodingError as error:
+        place = f"{error.where}: " if error.where else ""
+        reason = f"is no response of an authority: {place}{error.message}"
+        raise TimestampError(reason, where=where) from None
+    if info.imprint != compute_hash(info.imprint_hash, message):
+        raise TimestampError("is of other bytes than these", where=where)
+    if info.accuracy > _MOST_ACCURACY:
+        micros = int(info.accuracy * 1_000_000)
+        raise TimestampError(f"may be off by {micros} microseconds, too much", where=where)
+    signer = _find_signer(found, where)
+    if not verify_with(signer.key, found.algorithm, found.signature, found.signed):
+        raise TimestampError("the signature does not hold for its certificate", where=where)
     reason = "nothing was tried"
     for root in roots:
-        verifier = rfc3161_client.VerifierBuilder().add_root_certificate(root).build()
         try:
-            verifier.verify(response, hashed)
-        except Exception as error:  # noqa: BLE001 - as before
-            reason = str(error).strip() or type(error).__name__
+            trusted = read_certificate(der.read_der(root.public_bytes(Encoding.DER)))
+        except EncodingError as error:
+            reason = f"a root is no certificate that is taken: {error.where}: {error.message}"
             continue
-        latest = _as_utc(info.gen_time) + _read_accuracy(info.accuracy, where)
-        return ProvenTime(latest, root.subject.rfc4514_string(), identify_root(root))
+        reason = find_path(signer, found.certificates, trusted, info.time)
+        if not reason:
+            latest = _compute_latest(info, where)
+            return ProvenTime(latest, root.subject.rfc4514_string(), identify_root(root))
     raise TimestampError(f"does not hold against the roots given: {reason}", where=where)
 
 
-def _require_one_signer(signed: Any, where: str) -> None:
-    """TimestampError where the signer's certificate is not one alone.
+# --- what a response says
+
+
+@dataclass(frozen=True)
+class _Response:
+    """``signed`` are the bytes under the ``signature``, which bind the ``content``; ``issuer`` and
+    ``serial`` name the signer's certificate."""
+
+    content: bytes
+    certificates: tuple[Certificate, ...]
+    issuer: bytes
+    serial: bytes
+    algorithm: str
+    signed: bytes
+    signature: bytes
+
+
+def _read_response(element: Element) -> _Response:
+    """A response that was granted; EncodingError for any other, and where its content is not what
+    the signed attributes are of."""
+    _require_tag(element, der.SEQUENCE, "response")
+    response = Fields(element, "response")
+    status = Fields(response.take(der.SEQUENCE, "status"), "status")
+    number = der.read_integer(status.take(der.INTEGER, "status"))
+    if number != 0:
+        raise EncodingError(f"was not granted: status {number}")
+    texts = status.maybe(der.SEQUENCE)
+    for text in () if texts is None else texts.items:
+        _require_tag(text, der.UTF8_STRING, "statusString")
+    status.end()
+    token = Fields(response.take(der.SEQUENCE, "timeStampToken"), "timeStampToken")
+    response.end()
+    _require_oid(token, _SIGNED_DATA, "contentType")
+    data = Fields(token.take_explicit(0, der.SEQUENCE, "content"), "SignedData")
+    token.end()
+    _require_version(data, 3)
+    digests = der.take_one(data.take(der.SET, "digestAlgorithms"), der.SEQUENCE, "digestAlgorithms")
+    hash_name = _read_hash(digests, "digestAlgorithms")
+    wrapped = Fields(data.take(der.SEQUENCE, "encapContentInfo"), "encapContentInfo")
+    _require_oid(wrapped, _TST_INFO, "eContentType")
+    content = wrapped.take_explicit(0, der.OCTET_STRING, "eContent").body
+    wrapped.end()
+    certificates = data.take(0xA0, "certificates").items
+    if not der.is_in_order(certificates):
+        raise EncodingError("are not in the order of a set", where="certificates")
+    if not 1 <= len(certificates) <= _MOST_CERTIFICATES:
+        raise EncodingError(f"are not 1 to {_MOST_CERTIFICATES}", where="certificates")
+    for one in certificates:
+        _require_tag(one, der.SEQUENCE, "certificates")
+    signer = Fields(
+        der.take_one(data.take(der.SET, "signerInfos"), der.SEQUENCE, "signerInfos"), "SignerInfo"
+    )
+    data.end()
+    _require_version(signer, 1)
+    named = Fields(signer.take(der.SEQUENCE, "issuerAndSerialNumber"), "issuerAndSerialNumber")
+    issuer, serial = named.take(der.SEQUENCE, "issuer"), named.take(der.INTEGER, "serialNumber")
+    named.end()
+    if _read_hash(signer.take(der.SEQUENCE, "digestAlgorithm"), "digestAlgorithm") != hash_name:
+        raise EncodingError("is another than that of the SignedData", where="digestAlgorithm")
+    attributes = signer.take(0xA0, "signedAttrs")
+    _check_attributes(attributes, compute_hash(hash_name, content))
+    meant = read_algorithm(signer.take(der.SEQUENCE, "signatureAlgorithm"), "signatureAlgorithm")
+    algorithm = match_algorithm(meant, hash_name)
+    if not algorithm:
+        raise EncodingError(f"is {meant}, which is not taken here", where="signatureAlgorithm")
+    signature = signer.take(der.OCTET_STRING, "signature").body
+    signer.end()
+    return _Response(
+        content=content,
+        certificates=tuple(map(read_certificate, certificates)),
+        issuer=issuer.raw,
+        serial=serial.body,
+        algorithm=algorithm,
+        signed=bytes([der.SET]) + attributes.raw[1:],
+        signature=signature,
+    )
+
+
+def _check_attributes(attributes: Element, digest: bytes) -> None:
+    """EncodingError unless the signed attributes are of a TSTInfo with this ``digest``."""
+    if not der.is_in_order(attributes.items):
+        raise EncodingError("are not in the order of a set", where="signedAttrs")
+    values: dict[str, tuple[Element, ...]] = {}
+    for item in attributes.items:
+        _require_tag(item, der.SEQUENCE, "signedAttrs")
+        fields = Fields(item, "signedAttrs")
+        name = der.read_oid(fields.take(der.OID, "type"), "signedAttrs")
+        if name in values:
+            raise EncodingError(f"has {name} twice", where="signedAttrs")
+        values[name] = fields.take(der.SET, "values").items
+        fields.end()
+
+    def find(name: str, tag: int) -> Element:
+        found = values.get(name, ())
+        if len(found) != 1 or found[0].tag != tag:
+            raise EncodingError(f"has no {name}, or not one value of it", where="signedAttrs")
+        return found[0]
+
+    if der.read_oid(find(_CONTENT_TYPE, der.OID), "content-type") != _TST_INFO:
+        raise EncodingError("is not that of a TSTInfo", where="content-type")
+    if find(_MESSAGE_DIGEST, der.OCTET_STRING).body != digest:
+        raise EncodingError("is not that of the content", where="message-digest")
+
+
+@dataclass(frozen=True)
+class _Info:
+    """What an authority signed: the hash of the message, the ``time`` in whole seconds, the
+    ``fraction`` of a second after it, and the seconds (``accuracy``) that it may be off by."""
+
+    imprint_hash: str
+    imprint: bytes
+    time: datetime
+    fraction: Fraction
+    accuracy: Fraction
+
+
+def _read_info(element: Element) -> _Info:
+    """A TSTInfo; EncodingError."""
+    _require_tag(element, der.SEQUENCE, "TSTInfo")
+    info = Fields(element, "TSTInfo")
+    _require_version(info, 1)
+    info.take(der.OID, "policy")
+    imprint = Fields(info.take(der.SEQUENCE, "messageImprint"), "messageImprint")
+    hash_name = _read_hash(imprint.take(der.SEQUENCE, "hashAlgorithm"), "messageImprint")
+    hashed = imprint.take(der.OCTET_STRING, "hashedMessage").body
+    imprint.end()
+    info.take(der.INTEGER, "serialNumber")
+    time, fraction = _read_gen_time(info.take(der.GENERALIZED_TIME, "genTime").body)
+    accuracy = _read_accuracy(info.maybe(der.SEQUENCE))
+    ordering = info.maybe(der.BOOLEAN)
+    if ordering is not None and ordering.body != b"\xff":
+        raise EncodingError("says false, which is left out", where="TSTInfo: ordering")
+    for unread in (der.INTEGER, 0xA0, 0xA1):  # nonce, tsa, extensions
+        info.maybe(unread)
+    info.end()
+    return _Info(hash_name, hashed, time, fraction, accuracy)
+
+
+def _read_gen_time(text: bytes) -> tuple[datetime, Fraction]:
+    """A time in whole seconds, and the fraction of a second after it."""
+    found = re.fullmatch(rb"([0-9]{14})(?:\.([0-9]*[1-9]))?Z", text)
+    if found is None:
+        raise EncodingError("is no time", where="TSTInfo: genTime")
+    digits = found[2] or b""
+    # More digits than a number can be made of say no more than those before them and one.
+    kept = digits if len(digits) <= 1000 else digits[:1000] + b"1"
+    fraction = Fraction(int(kept or b"0"), 10 ** len(kept))
+    return read_time(found[1] + b"Z", "TSTInfo: genTime"), fraction
+
+
+def _read_accuracy(element: Element | None) -> Fraction:
+    """By how many seconds the true time may be later; 0 where the token does not say."""
+    if element is None:
+        return Fraction(0)
+    fields, total = Fields(element, "TSTInfo: accuracy"), Fraction(0)
+    seconds = fields.maybe(der.INTEGER)
+    if seconds is not None:
+        total += der.read_integer(seconds)
+    if total < 0:
+        raise EncodingError("is negative", where="TSTInfo: accuracy")
+    for tag, unit in ((0x80, 1000), (0x81, 1_000_000)):
+        part = fields.maybe(tag)
+        if part is None:
+            continue
+        value = der.read_integer(part)
+        if not 1 <= value <= 999 or not der.is_short(part.body):
+            raise EncodingError("is not 1 to 999", where="TSTInfo: accuracy")
+        total += Fraction(value, unit)
+    fields.end()
+    return total
+
+
+def _require_tag(element: Element, tag: int, name: str) -> None:
+    if element.tag != tag:
+        raise EncodingError("is of another type", where=name)
+
+
+def _require_oid(fields: Fields, due: str, name: str) -> None:
+    found = der.read_oid(fields.take(der.OID, name), name)
+    if found != due:
+        raise EncodingError(f"is {found}, not {due}", where=name)
+
+
+def _require_version(fields: Fields, due: int) -> None:
+    found = der.read_integer(fields.take(der.INTEGER, "version"))
+    if found != due:
+        raise EncodingError(f"is {found}, not {due}", where="version")
+
+
+def _read_hash(element: Element, name: str) -> str:
+    found = read_algorithm(element, name)
+    if found not in HASHES:
+        raise EncodingError(f"is of a hash that is not taken here, {found}", where=name)
+    return HASHES[found]
+
+
+# --- what follows from it
+
+
+def _find_signer(found: _Response, where: str) -> Certificate:
+    """The signer's certificate; TimestampError where there is not just one.
 
     It is named by issuer and number, and what certificates a token brings nobody has signed: of two
     that have them, one could be looked at for its purpose and the other for its key.
     """
-    from cryptography import x509
-
-    names = {(signer.issuer, signer.serial_number) for signer in signed.signer_infos}
-    certificates = [x509.load_der_x509_certificate(data) for data in signed.certificates]
-    found = [cert for cert in certificates if (cert.issuer, cert.serial_number) in names]
-    if len(found) > 1:
-        raise TimestampError("has two certificates of its signer's name and number", where=where)
-
-
-def _as_utc(time: datetime) -> datetime:
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    named = [
+        one
+        for one in found.certificates
+        if (one.issuer, one.serial) == (found.issuer, found.serial)
+    ]
+    if len(named) != 1:
+        count = "two certificates" if named else "no certificate"
+        raise TimestampError(f"has {count} of its signer's name and number", where=where)
+    return named[0]
 
 
-def _read_accuracy(accuracy: Any, where: str) -> timedelta:
-    """By how much the true time may be later; nothing where the token does not say."""
-    if accuracy is None:
-        return timedelta()
-    parts = accuracy.seconds or 0, accuracy.millis or 0, accuracy.micros or 0
-    micros = (parts[0] * 1000 + parts[1]) * 1000 + parts[2]
-    if not 0 <= micros <= _MOST_ACCURACY * 1_000_000:
-        raise TimestampError(f"may be off by {micros} microseconds, too much", where=where)
-    return timedelta(microseconds=micros)
+def _compute_latest(info: _Info, where: str) -> datetime:
+    """The token's time and what it may be off by, in microseconds that are begun."""
+    late = info.fraction + info.accuracy
+    micros = -(-late.numerator * 1_000_000 // late.denominator)
+    try:
+        return info.time + timedelta(microseconds=micros)
+    except OverflowError:
+        raise TimestampError("is of a time after the year 9999", where=where) from None

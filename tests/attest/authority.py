@@ -6,24 +6,28 @@ Its responses are DER made here by hand: no library at hand signs a time of one'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DATA, _TST = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
 _CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
-_SHA256, _ECDSA = "2.16.840.1.101.3.4.2.1", "1.2.840.10045.4.3.2"
+_SIGNING_TIME = "1.2.840.113549.1.9.5"
+_SHA256, _SHA1 = "2.16.840.1.101.3.4.2.1", "1.3.14.3.2.26"
+_ECDSA, _ECDSA_384 = "1.2.840.10045.4.3.2", "1.2.840.10045.4.3.3"
+_RSA, _ED25519 = "1.2.840.113549.1.1.1", "1.3.101.112"
 _FROM, _TO = datetime(2015, 1, 1, tzinfo=UTC), datetime(2049, 1, 1, tzinfo=UTC)
 
 
-def _der(tag: int, *parts: bytes) -> bytes:
+def der_of(tag: int, *parts: bytes) -> bytes:
     body = b"".join(parts)
     size = len(body)
     if size < 128:
@@ -33,7 +37,7 @@ def _der(tag: int, *parts: bytes) -> bytes:
 
 
 def _integer(value: int) -> bytes:
-    return _der(0x02, value.to_bytes(value.bit_length() // 8 + 1))
+    return der_of(0x02, value.to_bytes(value.bit_length() // 8 + 1))
 
 
 def _oid(text: str) -> bytes:
@@ -44,25 +48,37 @@ def _oid(text: str) -> bytes:
         while number := number >> 7:
             digits.append(0x80 | number & 0x7F)
         out.extend(reversed(digits))
-    return _der(0x06, bytes(out))
+    return der_of(0x06, bytes(out))
 
 
 def _sequence(*parts: bytes) -> bytes:
-    return _der(0x30, *parts)
+    return der_of(0x30, *parts)
 
 
 def _set(parts: Sequence[bytes]) -> bytes:
-    return _der(0x31, *sorted(parts))
+    return der_of(0x31, *sorted(parts))
 
 
-_HASH = _sequence(_oid(_SHA256), _der(0x05))
+_HASH = _sequence(_oid(_SHA256), der_of(0x05))
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
+Parts = Mapping[str, Any]
+"""What a response has otherwise, by the names that :meth:`Authority.stamp` gives its parts."""
+
+
+def _sign(key: Key, data: bytes) -> tuple[str, bytes]:
+    """The algorithm of a signature with SHA-256, where the key leaves a choice, and it."""
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return _ECDSA, key.sign(data, ec.ECDSA(hashes.SHA256()))
+    if isinstance(key, rsa.RSAPrivateKey):
+        return _RSA, key.sign(data, padding.PKCS1v15(), hashes.SHA256())
+    return _ED25519, key.sign(data)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """A root certificate, and a certificate for time stamps that it signed."""
+    """A root certificate, and a certificate for time stamps that leads to it."""
 
-    key: ec.EllipticCurvePrivateKey
+    key: Key
     leaf: x509.Certificate
     root: x509.Certificate
 
@@ -74,41 +90,108 @@ class Authority:
         accuracy: int | None = None,
         status: int = 0,
         others: Sequence[bytes] = (),
+        parts: Parts | None = None,
     ) -> bytes:
         """A response that ``message`` existed at ``time``, to the second, with ``others`` (DER)
-        among its certificates, which no signature is of."""
+        among its certificates, which no signature is of, and with these ``parts``."""
+        get = dict(parts or {}).get
         info = [
-            _integer(1),
+            _integer(get("info_version", 1)),
             _oid("1.3.6.1.4.1.99999.1"),
-            _sequence(_HASH, _der(0x04, hashlib.sha256(message).digest())),
+            _sequence(_HASH, der_of(0x04, hashlib.sha256(message).digest())),
             _integer(7),
-            _der(0x18, time.strftime("%Y%m%d%H%M%SZ").encode()),
+            der_of(0x18, time.strftime("%Y%m%d%H%M%S").encode() + get("fraction", b"") + b"Z"),
         ]
         if accuracy is not None:
             info.append(_sequence(_integer(accuracy)))
-        content = _sequence(*info)
+        content = _sequence(*info, get("after_time", b""))
+        digest = hashlib.sha256(get("digest_of", content)).digest()
         attributes = [
-            _sequence(_oid(_CONTENT_TYPE), _set([_oid(_TST)])),
-            _sequence(_oid(_MESSAGE_DIGEST), _set([_der(0x04, hashlib.sha256(content).digest())])),
+            _sequence(_oid(_CONTENT_TYPE), _set([get("content_type", _oid(_TST))])),
+            _sequence(_oid(_MESSAGE_DIGEST), _set([der_of(0x04, digest)])),
+            *get("attributes", ()),
         ]
-        signature = self.key.sign(_set(attributes), ec.ECDSA(hashes.SHA256()))
+        bare = get("bare", False)
+        algorithm, signature = _sign(self.key, content if bare else _set(attributes))
+        names = self.leaf.issuer.public_bytes(), _integer(self.leaf.serial_number)
         signer = _sequence(
-            _integer(1),
-            _sequence(self.leaf.issuer.public_bytes(), _integer(self.leaf.serial_number)),
-            _HASH,
-            _der(0xA0, *sorted(attributes)),
-            _sequence(_oid(_ECDSA)),
-            _der(0x04, signature),
+            _integer(get("signer_version", 1)),
+            get("sid", _sequence(*names)),
+            get("signer_hash", _HASH),
+            b"" if bare else der_of(0xA0, *sorted(attributes)),
+            _sequence(_oid(get("algorithm", algorithm))),
+            der_of(0x04, signature),
+            get("unsigned", b""),
         )
+        certificates = sorted((self.leaf.public_bytes(Encoding.DER), *others))
         signed = _sequence(
-            _integer(3),
-            _set([_HASH]),
-            _sequence(_oid(_TST), _der(0xA0, _der(0x04, content))),
-            _der(0xA0, *sorted((self.leaf.public_bytes(Encoding.DER), *others))),
-            _set([signer]),
+            _integer(get("data_version", 3)),
+            _set(get("hashes", [_HASH])),
+            _sequence(_oid(get("wrapped", _TST)), der_of(0xA0, der_of(0x04, content))),
+            der_of(0xA0, *(certificates[::-1] if get("unsorted", False) else certificates)),
+            get("crls", b""),
+            _set([signer] * get("signers", 1)),
         )
-        token = _sequence(_oid(_DATA), _der(0xA0, signed))
-        return _sequence(_sequence(_integer(status)), token)
+        token = _sequence(_oid(_DATA), der_of(0xA0, signed))
+        response = _sequence(_sequence(_integer(status), get("status_info", b"")), token)
+        return bytes(get("recode", bytes)(response))
+
+
+def _with_long_length(data: bytes) -> bytes:
+    """The same value, with a length of a byte more than it takes."""
+    return bytes([0x30, 0x83, 0]) + data[2:]
+
+
+_REQUESTED = _sequence(_oid(_SIGNING_TIME), _set([der_of(0x17, b"230823150000Z")]))
+FORMS: Final[dict[str, tuple[Parts, bool]]] = {
+    "as it is": ({}, True),
+    "with a text of its status": (
+        {"status_info": _sequence(der_of(0x0C, b"Operation Okay"))},
+        True,
+    ),
+    "with all that a TSTInfo may have": (
+        {
+            "after_time": der_of(0x01, b"\xff")
+            + _integer(2**70)
+            + der_of(0xA0, der_of(0x82, b"clock"))
+            + der_of(0xA1, _sequence(_oid("1.2.3"), der_of(0x01, b"\xff"), der_of(0x04)))
+        },
+        True,
+    ),
+    "with the time of its signing": ({"attributes": [_REQUESTED]}, True),
+    "with grantedWithMods": ({"status": 1}, False),
+    "with a reason why it failed": ({"status_info": der_of(0x03, b"\x02\x04")}, False),
+    "with a length that is too long": ({"recode": _with_long_length}, False),
+    "with a byte behind it": ({"recode": lambda data: data + b"\0"}, False),
+    "with ordering that says false": ({"after_time": der_of(0x01, b"\x00")}, False),
+    "with a fraction that ends in zero": ({"fraction": b".50"}, False),
+    "with a fraction after a comma": ({"fraction": b",5"}, False),
+    "with certificates out of order": ({"unsorted": True}, False),
+    "with revoked certificates": ({"crls": der_of(0xA1)}, False),
+    "with attributes that are not signed": ({"unsigned": der_of(0xA1, _REQUESTED)}, False),
+    "without signed attributes": ({"bare": True}, False),
+    "with an attribute twice": ({"attributes": [_REQUESTED, _REQUESTED]}, False),
+    "of another type of content": ({"content_type": _oid("1.2.840.113549.1.7.1")}, False),
+    "of other content than its digest": ({"digest_of": b""}, False),
+    "wrapped as another type": ({"wrapped": "1.2.840.113549.1.7.1"}, False),
+    "of two signers": ({"signers": 2}, False),
+    "of a signer named by its key": ({"sid": der_of(0x80, bytes(20))}, False),
+    "with two hash algorithms": (
+        {"hashes": [_HASH, _sequence(_oid("2.16.840.1.101.3.4.2.3"))]},
+        False,
+    ),
+    "with SHA-1 in one place": ({"hashes": [_sequence(_oid(_SHA1))]}, False),
+    "with another hash algorithm of its signer": (
+        {"signer_hash": _sequence(_oid("2.16.840.1.101.3.4.2.3"))},
+        False,
+    ),
+    "with a signature algorithm of another hash": ({"algorithm": _ECDSA_384}, False),
+    "of version 1 of SignedData": ({"data_version": 1}, False),
+    "of version 3 of SignerInfo": ({"signer_version": 3}, False),
+    "of version 2 of TSTInfo": ({"info_version": 2}, False),
+}
+"""Responses of one authority: what they have otherwise, and whether they hold (docs/format.md,
+"Time", *Form*)."""
 
 
 def make_authority(
@@ -141,20 +224,31 @@ STAMPS: Final[Extension] = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.TIME_STAM
 CA: Final[Extension] = (x509.BasicConstraints(ca=True, path_length=None), True)
 
 
+def make_name(name: str, *, printable: bool = False) -> x509.Name:
+    """A name of one part, a UTF8String or a PrintableString."""
+    kind = _ASN1Type.PrintableString if printable else _ASN1Type.UTF8String
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name, kind)])
+
+
+def make_key() -> Key:
+    """A key on P-256."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
 def make_path(
     leaf: Sequence[Extension] = (STAMPS,),
     middle: Sequence[Extension] = (CA,),
     root: Sequence[Extension] = (CA,),
     *,
     until: Mapping[str, datetime] | None = None,
+    keys: Mapping[str, Callable[[], Key]] | None = None,
+    issuers: Mapping[str, x509.Name] | None = None,
 ) -> tuple[Authority, x509.Certificate]:
     """An authority, and the certificate between its root and its own: the three have these
-    extensions, and end at ``until`` ("leaf", "middle", "root"), where it names them."""
-    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("root", "middle", "leaf")}
-    names = {
-        name: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"a path's {name}")])
-        for name in keys
-    }
+    extensions, and, where these name them ("leaf", "middle", "root"), end at ``until``, have
+    ``keys`` of another kind, and name other ``issuers``."""
+    made_keys = {name: (keys or {}).get(name, make_key)() for name in ("root", "middle", "leaf")}
+    names = {name: make_name(f"a path's {name}") for name in made_keys}
     made = {}
     for name, by, extensions in (
         ("root", "root", root),
@@ -162,17 +256,113 @@ def make_path(
         ("leaf", "middle", leaf),
     ):
         last = (until or {}).get(name, _TO)
-        builder = _begin(names[name], names[by], keys[name].public_key(), last=last)
+        issuer = (issuers or {}).get(name, names[by])
+        builder = _begin(names[name], issuer, made_keys[name].public_key(), last=last)
         for extension, critical in extensions:
             builder = builder.add_extension(extension, critical)
-        made[name] = builder.sign(keys[by], hashes.SHA256())
-    return Authority(keys["leaf"], made["leaf"], made["root"]), made["middle"]
+        key = made_keys[by]
+        hashed = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+        made[name] = builder.sign(key, hashed)
+    return Authority(made_keys["leaf"], made["leaf"], made["root"]), made["middle"]
+
+
+def _usage(*purposes: x509.ObjectIdentifier, critical: bool = True) -> Extension:
+    return x509.ExtendedKeyUsage(purposes), critical
+
+
+def _key_usage(*names: str) -> Extension:
+    known = (
+        "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
+        "key_cert_sign crl_sign encipher_only decipher_only"
+    )
+    return x509.KeyUsage(**{name: name in names for name in known.split()}), True
+
+
+STAMPED: Final = datetime(2023, 8, 23, 15, 0, tzinfo=UTC)
+"""When what :data:`PATHS` are tried with is stamped."""
+_AFTER: Final = datetime(2023, 8, 23, 15, 0, 1, tzinfo=UTC)
+_CODE, _ANY = ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE
+_SHORT: Extension = (x509.BasicConstraints(ca=True, path_length=0), True)
+_UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0")
+_POLICY = x509.CertificatePolicies([x509.PolicyInformation(x509.ObjectIdentifier("1.2.3.5"), None)])
+_NAMES = x509.NameConstraints([x509.DirectoryName(make_name("a path's leaf"))], None)
+
+
+def _make_rsa() -> Key:
+    return rsa.generate_private_key(65537, 2048)
+
+
+def _make_short_rsa() -> Key:
+    return rsa.generate_private_key(65537, 1024)  # noqa: S505 - as short as it must not be
+
+
+PATHS: Final[dict[str, tuple[Mapping[str, Any], bool]]] = {
+    "a root, one between, the signer": ({}, True),
+    "a signer for signatures": ({"leaf": [STAMPS, _key_usage("digital_signature")]}, True),
+    "a signer that binds": ({"leaf": [STAMPS, _key_usage("content_commitment")]}, True),
+    "an extension that nobody knows": ({"leaf": [STAMPS, (_UNKNOWN, False)]}, True),
+    "a policy": ({"middle": [CA, (_POLICY, False)]}, True),
+    "a CA for code": ({"middle": [CA, _usage(_CODE)]}, True),
+    "RSA": ({"keys": {"leaf": _make_rsa, "middle": _make_rsa}}, True),
+    "P-384 and P-521": (
+        {
+            "keys": {
+                "leaf": lambda: ec.generate_private_key(ec.SECP384R1()),
+                "root": lambda: ec.generate_private_key(ec.SECP521R1()),
+            }
+        },
+        True,
+    ),
+    "a signer that ends a second later": ({"until": {"leaf": _AFTER}}, True),
+    "a signer that encrypts, too": (
+        {"leaf": [STAMPS, _key_usage("digital_signature", "key_encipherment")]},
+        False,
+    ),
+    "a critical extension that nobody knows": ({"leaf": [STAMPS, (_UNKNOWN, True)]}, False),
+    "a critical policy": ({"middle": [CA, (_POLICY, True)]}, False),
+    "a critical policy of the root": ({"root": [CA, (_POLICY, True)]}, False),
+    "names that are constrained": ({"middle": [CA, (_NAMES, True)]}, False),
+    "names that are constrained, if you like": ({"middle": [CA, (_NAMES, False)]}, False),
+    "a signer without a purpose": ({"leaf": []}, False),
+    "a purpose that is not critical": (
+        {"leaf": [_usage(ExtendedKeyUsageOID.TIME_STAMPING, critical=False)]},
+        False,
+    ),
+    "two purposes": ({"leaf": [_usage(ExtendedKeyUsageOID.TIME_STAMPING, _CODE)]}, False),
+    "any purpose": ({"leaf": [_usage(_ANY)]}, False),
+    "one between that is no CA": ({"middle": []}, False),
+    "one between for signatures alone": (
+        {"middle": [CA, _key_usage("digital_signature")]},
+        False,
+    ),
+    "a root that is no CA": ({"root": []}, False),
+    "a CA by its keyUsage alone": ({"root": [_key_usage("key_cert_sign")]}, False),
+    "a root of short paths": ({"root": [_SHORT]}, False),
+    "a name in another kind of text": (
+        {"issuers": {"leaf": make_name("a path's middle", printable=True)}},
+        False,
+    ),
+    "a name in other letters": ({"issuers": {"leaf": make_name("A path's middle")}}, False),
+    "a root of another issuer": ({"issuers": {"root": make_name("somebody")}}, False),
+    "an Ed25519 key": ({"keys": {"middle": ed25519.Ed25519PrivateKey.generate}}, False),
+    "a curve that is not taken": (
+        {"keys": {"leaf": lambda: ec.generate_private_key(ec.SECP256K1())}},
+        False,
+    ),
+    "a short RSA key": ({"keys": {"middle": _make_short_rsa}}, False),
+    **{
+        f"a {name} that has ended": ({"until": {name: STAMPED}}, False)
+        for name in ("leaf", "middle", "root")
+    },
+}
+"""Paths of three certificates: what :func:`make_path` makes them of, and whether they are ones
+(docs/format.md, "Time", *Purpose*, *Path*, *Algorithms*)."""
 
 
 def _begin(
     subject: x509.Name,
     issuer: x509.Name,
-    public: ec.EllipticCurvePublicKey,
+    public: Any,
     serial: int | None = None,
     last: datetime = _TO,
 ) -> x509.CertificateBuilder:

@@ -6,14 +6,26 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from importlib import util
 from pathlib import Path
-from typing import Any
 
 import pytest
+import rfc3161_client
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tests.attest.authority import CA, STAMPS, Authority, Extension, make_authority, make_path
+from tests.attest.authority import (
+    CA,
+    FORMS,
+    PATHS,
+    STAMPED,
+    STAMPS,
+    Authority,
+    der_of,
+    make_authority,
+    make_key,
+    make_name,
+    make_path,
+)
 from vtrain.attest.timestamp import (
     identify_root,
     load_roots,
@@ -76,7 +88,7 @@ def test_tokens_that_prove_nothing(authority: Authority) -> None:
     with pytest.raises(TimestampError, match="no root certificate"):
         verify_token(good, MESSAGE, ())
     signer = make_authority(usage="code")
-    with pytest.raises(TimestampError, match="certificate purpose"):
+    with pytest.raises(TimestampError, match="not for time stamps alone"):
         verify_token(signer.stamp(MESSAGE, TIME), MESSAGE, (signer.root,))
     for year in (2001, 2050):  # before the certificate, and after it
         late = authority.stamp(MESSAGE, datetime(year, 1, 1, tzinfo=UTC))
@@ -98,57 +110,94 @@ def test_a_certificate_for_stamps_lends_its_purpose_to_no_other() -> None:
     token = good.stamp(MESSAGE, TIME, others=(stranger, good.root.public_bytes(Encoding.DER)))
     assert verify_token(token, MESSAGE, (good.root,)).latest == TIME
     version = stranger.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x72", 1)
-    with pytest.raises(TimestampError, match="not a valid X509 version"):
+    with pytest.raises(TimestampError, match="is not version 3"):
         verify_token(good.stamp(MESSAGE, TIME, others=(version,)), MESSAGE, (good.root,))
 
 
-def usage(*purposes: x509.ObjectIdentifier, critical: bool = True) -> Extension:
-    return x509.ExtendedKeyUsage(purposes), critical
-
-
-def key_usage(*names: str) -> Extension:
-    known = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
-        "key_cert_sign crl_sign encipher_only decipher_only"
+@pytest.mark.parametrize("name", FORMS)
+def test_what_form_a_response_must_have(authority: Authority, name: str) -> None:
+    """docs/format.md, "Time", *Form*; of what holds, a library that reads more than we do says the
+    same."""
+    parts, holds = FORMS[name]
+    token = authority.stamp(
+        MESSAGE,
+        TIME,
+        others=(authority.root.public_bytes(Encoding.DER),),
+        status=parts.get("status", 0),
+        parts=parts,
     )
-    return x509.KeyUsage(**{name: name in names for name in known.split()}), True
-
-
-STAMPING, CODE = ExtendedKeyUsageOID.TIME_STAMPING, ExtendedKeyUsageOID.CODE_SIGNING
-UNKNOWN: Extension = (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0"), True)
-SHORT: Extension = (x509.BasicConstraints(ca=True, path_length=0), True)
-
-
-@pytest.mark.parametrize(
-    ("given", "holds"),
-    [
-        ({}, True),
-        ({"leaf": [STAMPS, key_usage("digital_signature")]}, True),
-        ({"leaf": [STAMPS, key_usage("content_commitment")]}, True),
-        ({"leaf": [STAMPS, key_usage("digital_signature", "key_encipherment")]}, False),
-        ({"leaf": [STAMPS, UNKNOWN]}, False),
-        ({"leaf": []}, False),
-        ({"leaf": [usage(STAMPING, critical=False)]}, False),
-        ({"leaf": [usage(STAMPING, CODE)]}, False),
-        ({"leaf": [usage(ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)]}, False),
-        ({"middle": []}, False),
-        ({"middle": [CA, usage(CODE)]}, True),
-        ({"middle": [CA, key_usage("digital_signature")]}, False),
-        ({"root": []}, False),
-        ({"root": [SHORT]}, False),
-        *(({"until": {name: TIME}}, False) for name in ("leaf", "middle", "root")),
-        ({"until": {"leaf": TIME + timedelta(seconds=1)}}, True),
-    ],
-)
-def test_what_a_path_of_certificates_must_have(given: dict[str, Any], holds: bool) -> None:
-    """docs/format.md, "Time": whatever library looks at the path, these are what it must say."""
-    signer, middle = make_path(**given)
-    token = signer.stamp(MESSAGE, TIME, others=(middle.public_bytes(Encoding.DER),))
     if holds:
-        assert verify_token(token, MESSAGE, (signer.root,)).latest == TIME
+        assert verify_token(token, MESSAGE, (authority.root,)).latest == TIME
+        assert verify_by_library(token, authority.root)
+        return
+    with pytest.raises(TimestampError):
+        verify_token(token, MESSAGE, (authority.root,))
+
+
+def verify_by_library(token: bytes, root: x509.Certificate) -> bool:
+    """What rfc3161-client, and OpenSSL in it, say of a token of :data:`MESSAGE`."""
+    verifier = rfc3161_client.VerifierBuilder().add_root_certificate(root).build()
+    response = rfc3161_client.decode_timestamp_response(token)
+    return bool(verifier.verify(response, hashlib.sha256(MESSAGE).digest()))
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_what_a_path_of_certificates_must_have(name: str) -> None:
+    """docs/format.md, "Time": *Purpose*, *Path* and *Algorithms*."""
+    given, holds = PATHS[name]
+    signer, middle = make_path(**given)
+    token = signer.stamp(MESSAGE, STAMPED, others=(middle.public_bytes(Encoding.DER),))
+    if holds:
+        assert verify_token(token, MESSAGE, (signer.root,)).latest == STAMPED
+        assert verify_by_library(token, signer.root)
         return
     with pytest.raises(TimestampError, match="does not hold"):
         verify_token(token, MESSAGE, (signer.root,))
+
+
+def test_a_fraction_of_a_second_counts(authority: Authority) -> None:
+    """The claim existed by then, not a second earlier: a round is no later than its due for it."""
+    for fraction, micros in ((b".5", 500_000), (b".0000001", 1), (b"." + b"0" * 5000 + b"1", 1)):
+        token = authority.stamp(MESSAGE, TIME, accuracy=1, parts={"fraction": fraction})
+        late = TIME + timedelta(seconds=1, microseconds=micros)
+        assert verify_token(token, MESSAGE, (authority.root,)).latest == late
+
+
+def test_the_signer_itself_may_be_a_root() -> None:
+    """A certificate that is its own issuer, trusted by the auditor; no CA needs it to be."""
+    key, name = make_key(), make_name("a clock of its own")
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).serial_number(1)
+    builder = builder.not_valid_before(TIME).not_valid_after(TIME + timedelta(days=1))
+    for extension, critical in (STAMPS, CA):
+        builder = builder.add_extension(extension, critical)
+    own = builder.public_key(key.public_key()).sign(key, hashes.SHA256())
+    signer = Authority(key, own, own)
+    token = signer.stamp(MESSAGE, TIME)
+    assert verify_token(token, MESSAGE, (own,)).authority == "CN=a clock of its own"
+    with pytest.raises(TimestampError, match="leads to the root"):
+        verify_token(token, MESSAGE, (make_authority().root,))
+
+
+def test_no_certificate_that_is_added_changes_what_holds() -> None:
+    """Nobody signs what certificates a response brings: one with the name of a CA and another key,
+    in whatever place, hides no path."""
+    signer, middle = make_path()
+    for _ in range(4):
+        _, twin = make_path()
+        others = [one.public_bytes(Encoding.DER) for one in (middle, twin, signer.root)]
+        token = signer.stamp(MESSAGE, TIME, others=others)
+        assert verify_token(token, MESSAGE, (signer.root,)).latest == TIME
+    many = [make_authority().root.public_bytes(Encoding.DER) for _ in range(16)]
+    with pytest.raises(TimestampError, match="1 to 16"):
+        verify_token(signer.stamp(MESSAGE, TIME, others=many), MESSAGE, (signer.root,))
+
+
+def test_a_response_nested_without_end_is_refused() -> None:
+    data = b""
+    for _ in range(2000):
+        data = der_of(0x30, data)
+    with pytest.raises(TimestampError, match="nested deeper"):
+        verify_token(data, MESSAGE, (make_authority().root,))
 
 
 def test_the_path_is_in_the_token_and_ends_in_a_root() -> None:
@@ -180,7 +229,7 @@ def test_no_altered_byte_changes_the_time(authority: Authority) -> None:
     at = token.index(b"20230823150000Z")
     altered = bytearray(token)
     altered[at + 5] -= 1
-    with pytest.raises(TimestampError, match="does not hold"):
+    with pytest.raises(TimestampError, match="not that of the content"):
         verify_token(bytes(altered), MESSAGE, roots)
 
 
@@ -208,4 +257,4 @@ def test_a_request_asks_for_a_token_of_the_message() -> None:
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'vtrain\[report\]'"):
-        verify_token(b"", b"", ())
+        make_request(b"")

@@ -14,12 +14,12 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tests.attest.authority import make_authority
+from tests.attest.authority import FORMS, PATHS, STAMPED, make_authority, make_path
 from vtrain.spec.domains import TASK_ID, compute_domain_hash
 from vtrain.wire.task import BeaconRule, decode_task, encode_task
 
@@ -63,6 +63,30 @@ def make_tokens() -> Json:
         },
         "tokens": {name: token.hex() for name, token in tokens.items()},
     }
+
+
+LATE: Final = AT - int(STAMPED.timestamp())
+"""The delay by which the round is that of a claim of the time of :func:`make_more_tokens`."""
+HALF: Final = "half a second later"
+
+
+def make_more_tokens() -> Json:
+    """Root certificates, and responses about :data:`CLAIM`, of the forms and the paths that
+    docs/format.md ("Time") takes and refuses: random."""
+    roots, tokens = {}, {}
+    clock = make_authority("a clock of many forms")
+    root = clock.root.public_bytes(Encoding.DER)
+    roots["forms"] = root.hex()
+    for name, (parts, _) in {**FORMS, HALF: ({"fraction": b".5"}, False)}.items():
+        status = parts.get("status", 0)
+        token = clock.stamp(CLAIM, STAMPED, status=status, others=(root,), parts=parts)
+        tokens[f"form: {name}"] = token.hex()
+    for name, (given, _) in PATHS.items():
+        signer, middle = make_path(**given)
+        roots[f"path: {name}"] = signer.root.public_bytes(Encoding.DER).hex()
+        between = middle.public_bytes(Encoding.DER)
+        tokens[f"path: {name}"] = signer.stamp(CLAIM, STAMPED, others=(between,)).hex()
+    return {"roots": roots, "tokens": tokens}
 
 
 def describe_chain(name: str) -> Json:
@@ -151,6 +175,7 @@ def make_draws(roots: dict[str, str]) -> list[Json]:
         }
 
     due = "a minute before the round"
+    forms = {**{name: holds for name, (_, holds) in FORMS.items()}, HALF: False}
     return [
         draw(due, True),
         draw(due, True, pinned=True),
@@ -173,6 +198,11 @@ def make_draws(roots: dict[str, str]) -> list[Json]:
         draw(due, False, delay=61),
         draw("three seconds earlier", True, delay=61),
         draw(None, False, chain="default"),
+        *(draw(f"form: {name}", holds, root="forms", delay=LATE) for name, holds in forms.items()),
+        *(
+            draw(f"path: {name}", holds, root=f"path: {name}", delay=LATE)
+            for name, (_, holds) in PATHS.items()
+        ),
     ]
 
 
@@ -209,7 +239,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     check = parser.parse_args().check
     text = FILE.read_text() if FILE.is_file() else ""
-    made = json.dumps(make(json.loads(text) if text else make_tokens()), indent=1) + "\n"
+    kept = json.loads(text) if text else make_tokens()
+    if "forms" not in kept["roots"]:
+        more = make_more_tokens()
+        kept |= {key: kept[key] | more[key] for key in ("roots", "tokens")}
+    made = json.dumps(make(kept), indent=1) + "\n"
     if not check:
         FILE.write_text(made)
         return 0

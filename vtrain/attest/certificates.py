@@ -58,8 +58,8 @@ _SIGNS, _BINDS, _SIGNS_CERTIFICATES = 0, 1, 5
 
 @dataclass(frozen=True)
 class Certificate:
-    """What of a certificate is looked at; ``raw`` is all of it, ``signed`` what its issuer signed.
-    """
+    """What is looked at of a certificate; ``raw`` is all of it, ``signed`` what its issuer
+    signed."""
 
     raw: bytes
     signed: bytes

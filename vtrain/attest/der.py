@@ -137,7 +137,9 @@ class Fields:
         """EncodingError for a field that is left."""
         if self._left:
             tag = self._left[0].tag
-            raise EncodingError(f"has a field of the tag {tag:#04x} that it cannot", where=self._name)
+            raise EncodingError(
+                f"has a field of the tag {tag:#04x} that it cannot", where=self._name
+            )
 
 
 def take_one(element: Element, tag: int, name: str) -> Element:

@@ -28,9 +28,8 @@ Written by `python docs/make_auditing.py` from the table by which the audit runs
 What an auditor does with a run directory ([format.md](format.md), section 6), in which order, and
 with what verdict. Two auditors who are asked the same of the same bytes, with the same randomness,
 report the same verdict and the same checks, each with its status, fault and place, whatever they
-are written in; they may differ only where one meets a bound of its own on what it reads, in how
-much of a piece they fetch from a store ([publishing.md](publishing.md)), and in what they take from
-a time-stamping authority beyond what every auditor takes ([format.md](format.md), "Time").
+are written in; they may differ only where one meets a bound of its own on what it reads, and in how
+much of a piece they fetch from a store ([publishing.md](publishing.md)).
 `tests/vectors/audit` has runs, honest and broken, with what must be reported of each.
 A run may also lie [in a store](#runs-in-a-store); in place of a replay there may be an
 [algebraic check](#the-algebraic-check), or [proofs](#proofs-of-whole-steps). What follows up to
@@ -58,16 +57,18 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--hiding` | a file | keys that the solver disclosed, with `--srs` | `hiding.key`, where it is |
 
 The pin is the digest of a claim or the file of a signed claim, which the auditor has held since
-before the randomness of the draw existed. `--beacon-file`, `--token` (the response of a
-time-stamping authority, RFC 3161), `--authority` and `--chain` have a meaning with `--beacon`
-alone.
+before the randomness of the draw existed. `--token` is the response of a time-stamping authority
+(RFC 3161).
 
 A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. It
 is not of this form where no folder is at RUN, or one with nothing, not even a link, under any of
 the names `task.cbor`, `graph.cbor`, `log.bin`, `claim.cbor` and `manifest.json`; or no regular file
 at the name given for `--data`, `--srs` or `--hiding`, or, where `--claim` has no 64 hexadecimal
 digits of either case (those are always a digest), at that for it; RUN and these files may be
-reached by links. Nor is it where `--hiding` is given without `--srs`. What a file for `--data`,
+reached by links. Nor is it where `--hiding` is given without `--srs`; `--beacon-file`, `--token`,
+`--authority` or `--chain` without `--beacon`; `--beacon` without `--beacon-file` or with `--seed`;
+one of `--token` and `--authority` without the other; `--all` with `--samples`; or where an argument
+of another mode is given than the one that is asked for. What a file for `--data`,
 `--srs` or `--hiding` has in it is no matter of usage, but of the checks. Bad usage, too, is a file
 for `--claim` that is not the canonical encoding of a `signed-claim`, or whose signature does not
 hold (section 4c). So is one of the run's own: with all links followed, also those of RUN and of its
@@ -82,7 +83,8 @@ anybody:
 1. The files of the round, the chain and the authority are not as that section says, or the round
    in the file is not the one that `--beacon` names.
 2. The rule's chain is neither known nor the one of `--chain`, its key has not signed this round, or
-   the round is later than all calendars.
+   the round is later than all calendars. (`--chain` may be of a known chain, or of another than the
+   rule's: held to its form by 1, it is used where the rule names it, and is not known anyway.)
 3. With a token: none of the root certificates is one of the rule's `authorities`, the token does
    not hold for the digest of this claim (whatever its bytes are), or the round is not the one that
    the rule gives.
@@ -162,14 +164,23 @@ where `complete` failed: the checks after it go by the claim all the same.
 STORE_TEXT: Final = """## Runs in a store
 
 RUN is the URL of a store ([publishing.md](publishing.md)), which may be empty: there is no bad
-usage about what lies in it, and no run is unfinished. The checks are the same, with these
-differences:
+usage about what lies in it, and no run is unfinished. The path of a folder is never a store: one
+that has folders named `chunks` and `states`, and nothing under `manifest.json` and `checkpoints`,
+is bad usage. So is `--mode proof` of a store, with circuits of whatever kind: no proof is published.
+A file for `--claim`, `--token`, `--authority` or `--trace-claim` is the run's own, and bad usage, by
+the words above with the folder that a `file://` URL names in the place of RUN; of any other store no
+file is. The checks are the same, with these differences:
 
 - Condition 4 of `claim` goes by the first case of "A kept claim" alone: while it is made no log is
   asked for, so the other two prove nothing.
 - `manifest`, `index`, `files` and `model` are not made. `samples`, `batches` and `checkpoints` are
   made as said in [publishing.md](publishing.md#the-checks-of-a-published-run); with `--data`
   `samples` and `batches` are made as of a folder.
+- `kzg` (with `--srs`) is made with what was asked for: its rule 1 needs, of samples, that `samples`
+  has not failed, be it made or not. The initial state is looked at where segment 0 is replayed and
+  its state has passed `checkpoints`, else nobody looks at it: not with `--samples 0`, where there is
+  no check `kzg`, then, but what rule 1 says is not done. `hiding.key` is not asked for: without
+  `--hiding` no key is known but that of the initial state.
 {needs}
 - A place in the store is an object's name, without the store's address: `task.cbor`,
   `chunks/HEX`. What an object is asked for by is the place of the check, the object what may follow
@@ -226,9 +237,10 @@ node's index from 0, in row-major order the flat index of the element within the
   a vector, in the first such row, the first element that is not the exact one.
 
 *There*, here and in conditions 2 and 7 of `algebraic`, are bytes in `chunks/HEX` of the folder of
-traces, or in the pieces of the store, which are just as many as the node's type has, and have the
-digest. Others are as good as none, also bytes of another length that have it; and nothing is looked
-for elsewhere, in a checkpoint or in the log.
+`--traces`, where that is given, of whatever run; else in that of the run's `traces`, or of a run in
+a store in its pieces. They are just as many as the node's type has, and have the digest. Others are
+as good as none, also bytes of another length that have it; and nothing is looked for elsewhere, in
+a checkpoint, in the log, or in the store beside `--traces`.
 
 The verdict is conditional where intervals were drawn and not all are looked at, as with segments
 that were drawn (`predictable-sample`, `chosen-claim`); where steps were named without a pinned

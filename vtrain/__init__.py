@@ -511,8 +511,15 @@ def verify(
         if published is None:
             refuse_published(folder)
         if published is None and is_attested(folder):
-            if task_id is not None:
-                raise RunError("is of no attested run: such a run has none", where="task_id")
+            asked: dict[str, object] = {"task_id": task_id, "samples": samples, "all": all or None, "seed": seed}
+            asked |= {"data": data, "srs": srs, "beacon": beacon, "wanted": wanted}
+            for name, value in asked.items():
+                if value is not None:
+                    raise RunError(
+                        "has no meaning: an attested run, in floats, has no task, and nothing of "
+                        "it can be done again",
+                        where=name,
+                    )
             pinned = None if claim is None else make_attested_pin(folder, claim)
             return verify_attested(folder, solver=key, claim=pinned)
         return audit(

@@ -66,8 +66,16 @@ def test_the_deepest_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\xff", b"\xef\xbb\xbf{}", b"{", b"nul", b"9" * 5000, b'"\x00"']
+    "text",
+    [b"", b"\xff", b"\xef\xbb\xbf{}", b"{", b"nul", b"NaN", b"[-Infinity]", b"01", b'"\x00"'],
 )
 def test_what_is_no_json_is_refused(text: bytes) -> None:
     with pytest.raises(EncodingError, match="is not JSON"):
         decode_json(text, "here")
+
+
+def test_what_nobody_looks_at_is_json_however_odd() -> None:
+    """Numbers of any length, and halves of pairs of surrogates, are in its grammar."""
+    text = b'{"a":' + b"9" * 5000 + b',"b":-0,"c":1e999,"d":"\\ud800"}'
+    found = decode_json(text, "here")
+    assert (found["b"], type(found["a"])) == (0, float)

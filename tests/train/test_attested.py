@@ -126,8 +126,21 @@ def test_a_run_is_attested_and_never_more(
     out = capfd.readouterr().out
     assert "attested, not replayable" in out
     assert "Verdict: CONDITIONAL" in out
-    for words in (["--all"], ["--samples", "2"], ["--mode", "algebraic"], ["--task-id", "00" * 32]):
-        assert cli.run(["verify", str(run), *words]) == 2
+    file = str(run / "config.json")
+    for words in (
+        ["--all"],
+        ["--samples", "2"],
+        ["--mode", "algebraic"],
+        ["--task-id", "00" * 32],
+        ["--chain", file],
+        ["--token", file, "--authority", file],
+        ["--rows", "1"],
+        ["--threads", "1"],
+    ):
+        assert cli.run(["verify", str(run), *words]) == 2, words
+    for asked in ({"samples": 0}, {"all": True}, {"seed": b"1"}, {"data": file}):
+        with pytest.raises(RunError, match="has no meaning"):
+            vtrain.verify(run, **asked)
     with pytest.raises(RunError, match="holds an attested run"):
         vtrain.inspect(run)
     # The weights that are signed for are those of the module, whoever computes their digest.

@@ -210,17 +210,16 @@ def verify_algebraic(
         audit.task_id,
         audit.published,
     )
-    published, own = (
-        audit.published,
-        TraceFolder(audit.folder or run / TRACES_FOLDER, audit.threads),
-    )
+    published = audit.published
+    place = run if published is None else published.own
+    own = TraceFolder(audit.folder or place / TRACES_FOLDER, audit.threads)
     draws = audit.sample, audit.seed, audit.beacon, audit.wanted
     if audit.steps is not None and any(given is not None for given in draws):
         raise RunError("are named: nothing is drawn", where="steps")
     if audit.wanted is not None and audit.sample is not None:
         raise RunError("says how many intervals to draw: name no number", where="probability")
     if audit.traces_pin is not None:
-        for root in (own.root, run):
+        for root in (own.root, place):
             refuse_own_file(root, own.claim, audit.traces_pin.source)
     if audit.challenge is not None and audit.derived:
         raise RunError(

@@ -217,7 +217,8 @@ def check_arguments(
     if published is None:
         RunPaths(run).require_run()
     if pin is not None:
-        refuse_own_file(run, RunPaths(run).claim, pin.source)
+        own = run if published is None else published.own
+        refuse_own_file(own, RunPaths(own).claim, pin.source)
     if samples is not None and samples < 0:
         raise RunError(
             "is negative: name how many segments to replay, or 0 for the structure alone",

@@ -289,15 +289,7 @@ def command(
     from vtrain.commit.store import refuse_published
 
     if isinstance(run, Path) and is_attested(run):
-        given: dict[str, Any] = {
-            "samples": samples,
-            "all": all_,
-            "probability": probability,
-            "seed": seed,
-        }
-        given |= {"beacon": beacon, "task-id": task_id, "data": data, "srs": srs}
-        given |= {"mode": mode != "replay"}
-        return _end(_verify_attested(run, solver, claim, given), report_file, as_json)
+        return _end(_verify_attested(run, solver, claim), report_file, as_json)
     if isinstance(run, Path):
         refuse_published(run)
     _check_draw(samples, probability, share, seed, beacon, all_=all_)
@@ -325,7 +317,8 @@ def command(
         show_progress(lines=mode == "proof") as progress,
         _open_run(run, store_options, progress) as (folder, published),
     ):
-        draw = _read_beacon(folder, beacon, beacon_file, token, authority, chain)
+        place = folder if published is None else published.own
+        draw = _read_beacon(place, beacon, beacon_file, token, authority, chain)
         common: dict[str, Any] = {
             "samples": samples,
             "seed": seed,
@@ -385,16 +378,21 @@ def command(
     return _end(report, report_file, as_json)
 
 
-def _verify_attested(
-    run: Path, solver: bytes | None, claim: str | None, given: dict[str, Any]
-) -> Report:
+_OF_ATTESTED = frozenset({"run", "solver", "claim", "report_file", "as_json"})
+"""What an audit of an attested run may be asked; all else draws, replays or says how."""
+
+
+def _verify_attested(run: Path, solver: bytes | None, claim: str | None) -> Report:
     from vtrain.audit.attested import make_attested_pin, verify_attested
 
-    for option, value in given.items():
-        if value not in (None, False):
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _OF_ATTESTED and source is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(
-                f"--{option} has no meaning: {run} holds an attested run, in floats, of which "
-                "nothing can be done again"
+                f"{parameter.opts[0]} has no meaning: {run} holds an attested run, in floats, of "
+                "which nothing can be done again"
             )
     return verify_attested(
         run, solver=solver, claim=None if claim is None else make_attested_pin(run, claim)

@@ -29,7 +29,7 @@ import numpy as np
 from vtrain import _core
 from vtrain.commit.openings import compute_root_fixed
 from vtrain.commit.store import Sink, Source
-from vtrain.errors import NotProducedError, StoreError
+from vtrain.errors import NotProducedError
 from vtrain.spec.blake3_tree import compute_chunk_count
 from vtrain.spec.domains import SAMPLES
 from vtrain.spec.merkle import compute_root_of_hashes
@@ -242,7 +242,7 @@ def read_units(
     not overlap, each compared; NotProducedError.
 
     Of a piece of which less than half is wanted the grains alone are read, where the store gives
-    parts of what it holds, and has their hashes.
+    parts of what it holds, and has their hashes; else the piece alone decides.
     """
     hashes = read_piece_hashes(source, root, form)
     per_piece = form.cut(PIECE_BYTES)
@@ -301,15 +301,12 @@ def _read_runs(
     source: Source, value: bytes, form: Form, piece: Part, runs: list[list[Part]]
 ) -> list[tuple[int, bytes]] | None:
     """Parts of a piece; None where the store has no hashes of its grains, as of tensors that were
-    published before there were such."""
+    published before there were such, or gives others: a list says nothing of the piece."""
     grains = form.list_grains(piece)
     try:
-        listed = _read_hashes(source, value, len(grains))
-    except StoreError:
-        raise
+        hashes = _read_list(source, value, form, len(grains), whole=form.is_one)
     except NotProducedError:
         return None
-    hashes = _compare_list(source, value, form, listed, whole=form.is_one)
     found = []
     for run in runs:
         start, size = run[0].start - piece.start, run[-1].stop - run[0].start
@@ -323,19 +320,10 @@ def _read_runs(
     return found
 
 
-def _read_hashes(source: Source, value: bytes, count: int) -> list[bytes]:
-    data = source.read(name_list(value), HASH * count, exact=True)
-    return [data[at : at + HASH] for at in range(0, len(data), HASH)]
-
-
 def _read_list(source: Source, value: bytes, form: Form, count: int, *, whole: bool) -> list[bytes]:
-    return _compare_list(source, value, form, _read_hashes(source, value, count), whole=whole)
-
-
-def _compare_list(
-    source: Source, value: bytes, form: Form, hashes: list[bytes], *, whole: bool
-) -> list[bytes]:
-    """The hashes of the parts of what has this hash, which they fold into."""
+    """The hashes of the parts of what has this hash, which they fold into; NotProducedError."""
+    data = source.read(name_list(value), HASH * count, exact=True)
+    hashes = [data[at : at + HASH] for at in range(0, len(data), HASH)]
     _compare(source, name_list(value), form.join(hashes, whole=whole), value)
     return hashes
 

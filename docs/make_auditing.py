@@ -166,10 +166,10 @@ STORE_TEXT: Final = """## Runs in a store
 RUN is the URL of a store ([publishing.md](publishing.md)), which may be empty: there is no bad
 usage about what lies in it, and no run is unfinished. The path of a folder is never a store: one
 that has folders named `chunks` and `states`, and nothing under `manifest.json` and `checkpoints`,
-is bad usage. So is `--mode proof` of a store, with circuits of whatever kind: no proof is published.
-A file for `--claim`, `--token`, `--authority` or `--trace-claim` is the run's own, and bad usage, by
-the words above with the folder that a `file://` URL names in the place of RUN; of any other store no
-file is. The checks are the same, with these differences:
+is bad usage. So is `--mode proof` of a store, of circuits of any kind: no proof is published. A
+file for `--claim`, `--token`, `--authority` or `--trace-claim` is the run's own, and bad usage, by
+the words above with the folder that a `file://` URL names in the place of RUN; of any other store
+no file is. The checks are the same, with these differences:
 
 - Condition 4 of `claim` goes by the first case of "A kept claim" alone: while it is made no log is
   asked for, so the other two prove nothing.
@@ -178,9 +178,9 @@ file is. The checks are the same, with these differences:
   `samples` and `batches` are made as of a folder.
 - `kzg` (with `--srs`) is made with what was asked for: its rule 1 needs, of samples, that `samples`
   has not failed, be it made or not. The initial state is looked at where segment 0 is replayed and
-  its state has passed `checkpoints`, else nobody looks at it: not with `--samples 0`, where there is
-  no check `kzg`, then, but what rule 1 says is not done. `hiding.key` is not asked for: without
-  `--hiding` no key is known but that of the initial state.
+  its state has passed `checkpoints`, and nowhere else: with `--samples 0` there is so no check
+  `kzg`, but for what rule 1 says is not done. `hiding.key` is not asked for: without `--hiding` no
+  key is known but that of the initial state.
 {needs}
 - A place in the store is an object's name, without the store's address: `task.cbor`,
   `chunks/HEX`. What an object is asked for by is the place of the check, the object what may follow

@@ -511,7 +511,12 @@ def verify(
         if published is None:
             refuse_published(folder)
         if published is None and is_attested(folder):
-            asked: dict[str, object] = {"task_id": task_id, "samples": samples, "all": all or None, "seed": seed}
+            asked: dict[str, object] = {
+                "task_id": task_id,
+                "samples": samples,
+                "all": all or None,
+                "seed": seed,
+            }
             asked |= {"data": data, "srs": srs, "beacon": beacon, "wanted": wanted}
             for name, value in asked.items():
                 if value is not None:

@@ -23,7 +23,7 @@ from tests.tasks import make_tiny_task
 from vtrain import cli
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.audit import structure
-from vtrain.audit.algebraic import AlgebraicAudit, verify_algebraic
+from vtrain.audit.algebraic import AlgebraicAudit, make_traces_pin, verify_algebraic
 from vtrain.audit.pin import make_pin
 from vtrain.audit.plan import REPLAY_DOMAIN, draw
 from vtrain.audit.published import Published, list_sample_units, open_published
@@ -474,10 +474,53 @@ def test_samples_of_more_than_this_machine_takes_are_no_crash(
     published: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(limits_here(), samples_bytes=10)
-    with open_published(f"file://{published}", limits=small) as found:
-        report = verify(found.root, published=found, samples=1)
-    assert report.verdict == "inconclusive"
-    assert reason_of(report).name == "samples"
+    url = f"file://{published}"
+    for samples in (1, 0):  # the last check of the structure, whatever is drawn
+        with open_published(url, limits=small) as found:
+            report = verify(found.root, published=found, samples=samples)
+        assert report.verdict == "inconclusive"
+        assert reason_of(report).name == "samples"
+        assert [check.name for check in report.checks][-2:][samples ^ 1] == "samples"
+    with open_published(url, limits=small) as found:
+        report = verify_algebraic(found.root, AlgebraicAudit(published=found, steps=(999,)))
+    assert [(check.name, check.status) for check in report.checks[-2:]] == [
+        ("samples", "failed"),
+        ("algebraic", "not_done"),
+    ]
+
+
+def test_samples_that_an_auditor_brings_are_not_mended_by_the_store(
+    published: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "samples.bin"
+    other.write_bytes(b"other")
+    report = audit(f"file://{published}", samples=1, data=other)
+    checks = [(check.name, check.status, check.where) for check in report.checks]
+    assert [check for check in checks if check[0] == "samples"] == [
+        ("samples", "failed", str(other))
+    ]
+    assert checks[-1] == ("replay", "not_done", "")
+
+
+def test_what_the_publisher_wrote_pins_nothing(
+    published: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A store that is a folder here is its solver's, as a run's folder is, by whatever way."""
+    url, link = f"file://{published}", tmp_path / "kept"
+    link.symlink_to(published)
+    for source in (published / "claim.cbor", link / "claim.cbor"):
+        with pytest.raises(RunError, match="file of the run"):
+            vtrain.verify(url, claim=source, samples=0)
+    traces = make_traces_pin(published / "traces" / "traces.cbor")
+    with pytest.raises(RunError, match="file of the run"):
+        audit_traces(url, published, traces_pin=traces)
+    own, other = published / "claim.cbor", tmp_path / "other"
+    other.write_bytes(b"{}")
+    drawn = ["--beacon", "drand:1", "--beacon-file", str(other)]
+    for token, authority in ((own, other), (other, own)):
+        dated = ["--token", str(token), "--authority", str(authority)]
+        assert cli.run(["verify", url, *drawn, *dated]) == 2
+        assert "file of the run" in capfd.readouterr().err
 
 
 # --- publishing

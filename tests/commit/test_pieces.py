@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,30 @@ def test_any_byte_that_is_changed_is_refused(data: st.DataObject) -> None:
             return
         with pytest.raises(NotProducedError, match="other bytes"):
             read_all()
+
+
+@pytest.mark.parametrize("served", [b"", b"another", StoreError("is refused", where="lists")])
+def test_a_list_of_grains_decides_nothing(tmp_path: Path, served: bytes | StoreError) -> None:
+    """Whatever a store gives for it, the piece is read whole, and is right or is not."""
+    form = RowsForm(3000, 500)
+    data = make_bytes(form.length)
+    root = write(tmp_path, form, data, grains=True)
+
+    class Odd(FolderStore):
+        def stream(self, name: str, most: int, **more: Any) -> Iterator[bytes]:
+            if name.startswith("lists/") and name != name_list(root):
+                if isinstance(served, StoreError):
+                    raise served
+                return iter([served])
+            return super().stream(name, most, **more)
+
+    ((start, found),) = read_units(Odd(tmp_path), root, form, [(0, 1)])
+    assert found == data[start : start + len(found)]
+    assert len(found) == form.pieces[0].size
+    (first,) = [path for path in tmp_path.glob("chunks/*") if path.read_bytes() == found]
+    first.write_bytes(bytes([found[0] ^ 1]) + found[1:])
+    with pytest.raises(NotProducedError, match="other bytes"):
+        list(read_units(Odd(tmp_path), root, form, [(0, 1)]))
 
 
 def test_what_is_missing_or_of_another_length_is_named(tmp_path: Path) -> None:

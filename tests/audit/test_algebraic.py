@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from vtrain.audit.traces import TraceChecker, WrongValue, choose_arithmetic
 from vtrain.commit.traces import TraceFolder
 from vtrain.dispute.refutation import compose_refutation
 from vtrain.dispute.statement import decode_ruling
+from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import RunError, SignatureError, StorageError
 from vtrain.graph.evaluate import apply_node
@@ -175,6 +177,27 @@ def test_what_is_held_may_be_little(case: Case, wide: dict[str, Case]) -> None:
             (trace,) = (item for item in folder.read_claim().traces.traces if item.step == step)
             stop = checker.find_stop(trace, folder.read_leaves(trace))
             assert stop == (None if held else (0, 0))  # whole steps, or none of them
+
+
+def test_memory_is_that_of_a_few_tensors(tmp_path: Path) -> None:
+    """Of a trace many times as large: the buffers of whole steps, and what Python holds where it
+    goes node by node, beside the samples and what was there before."""
+    task = make_tiny_task("gpt", batch=128, steps=2, commit_every=1, checkpoint_every=1)
+    case = make_case(task, tmp_path, (2,))
+    sizes = [node.outputs[0].byte_length for node in task.graph.nodes]
+    few = 8 * max(sizes)
+    assert sum(sizes) > 4 * few
+    assert CpuSession(task.graph, task.samples).check_memory < few
+    assert check(case, 2)[0] is None
+    # What is imported and kept for good is there by now.
+    tracemalloc.start()
+    try:
+        wrong, _ = check(case, 2, held_bytes=0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert wrong is None
+    assert peak < few
 
 
 def check(case: Case, step: int, *, folder: Path | None = None, held_bytes: int = 1 << 60,

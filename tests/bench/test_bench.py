@@ -20,7 +20,7 @@ from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx
 from vtrain.bench import estimate
 from vtrain.bench.alone import CHECKPOINT, STATUS, prepare
 from vtrain.bench.bench import measure_task
-from vtrain.bench.estimate import estimate_game, estimate_task
+from vtrain.bench.estimate import PROOF, estimate_game, estimate_task
 from vtrain.bench.figures import (
     STAGES,
     Figure,
@@ -37,6 +37,8 @@ from vtrain.bench.sweep import scale_depth, scale_width
 from vtrain.errors import ModelError, RunError
 from vtrain.graph.model import Linear, Model, Reshape
 from vtrain.graph.onnx_import import import_onnx
+from vtrain.prove.backend.cost import estimate as estimate_circuit
+from vtrain.prove.tiles.circuits import TILE_K, build_tile_circuit
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.signed import read_task
@@ -289,6 +291,15 @@ def test_proofs_are_made_with_each_seed_by_keys_of_the_first(task: Path) -> None
     for text in (render_markdown(table), render_latex(table, "")):
         lines = [line for line in text.splitlines() if "a step" in line]
         assert ["(one seed)" in line for line in lines] == [False, True]
+
+
+def test_memory_of_a_tile_s_proof_is_what_was_measured(repository: Path) -> None:
+    """By benchmarks/zk.py, which says nothing of this machine."""
+    results = json.loads((repository / "benchmarks" / "results" / "zk.json").read_text())
+    (row,) = (row for row in results["figures"]["tiles"] if row["circuit"] == "matmul-nn")
+    measured = max(row["setup, GB"], row["prove, GB"]) * 1e9
+    key = estimate_circuit(build_tile_circuit("matmul-nn"), TILE_K).proving_key / 1e9
+    assert PROOF.estimate_memory(key) == pytest.approx(measured, rel=0.1)
 
 
 @pytest.mark.exhaustive

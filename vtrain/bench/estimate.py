@@ -186,8 +186,8 @@ DISPUTE: Final = DisputeModel(answer=230, item=34, record=85, chunk=1257, bond=2
 class ProofModel:
     """Of a proof by a key of so many GB, as ``vtrain.prove.backend.cost`` counts them: keys and
     proof take so many times the seconds of this machine's curve (:func:`measure_curve`) for each GB
-    but the first ``spared``; the check that for each GB, and a fixed time; memory as many bytes as
-    the key has, times ``memory``, and ``memory_fixed`` more."""
+    but the first ``spared``; the check that for each GB, and a fixed time; memory is ``memory``
+    times the bytes of the key but the first ``memory_spared`` GB."""
 
     spared: float
     keys: float
@@ -195,7 +195,11 @@ class ProofModel:
     check: float
     check_fixed: float
     memory: float
-    memory_fixed: float
+    memory_spared: float
+
+    def estimate_memory(self, key: float) -> float:
+        """Bytes for a key of so many GB."""
+        return self.memory * max(key - self.memory_spared, 0) * 1e9
 
 
 POINTS_K: Final = 13
@@ -205,8 +209,8 @@ PROOF: Final = ProofModel(
     proof=833.0,
     check=1.7,
     check_fixed=0.11,
-    memory=2.2,
-    memory_fixed=0.015e9,
+    memory=2.25,
+    memory_spared=0.03,
 )
 """Fitted to three circuits of benchmarks/zk.py: a matmul tile and whole steps of 784-16-10 and
 784-32-10 with plain SGD."""
@@ -237,7 +241,7 @@ def estimate_proof(task: CompiledTask, threads: int = 0) -> Iterator[Estimated]:
 
     model: How = "model"
     work = max(key - PROOF.spared, 0) * curve
-    memory = PROOF.memory * key * 1e9 + PROOF.memory_fixed
+    memory = PROOF.estimate_memory(key)
     check = PROOF.check_fixed + PROOF.check * key * curve
     yield Estimated("proof", f"keys for a {what}", "s", PROOF.keys * work, model)
     yield Estimated("proof", f"proof of a {what}", "s", PROOF.proof * work, model)

@@ -28,6 +28,8 @@ from vtrain.graph.weights import export_onnx
 from vtrain.limits import LIMITS, Limits
 from vtrain.spec.number import MASTER_EXPONENT
 from vtrain.spec.samples import Samples
+from vtrain.train.new_task import write_new_task
+from vtrain.train.task import list_sites, load_task
 from vtrain.wire.graph import Ref
 from vtrain.wire.task import DataSpec
 
@@ -1375,6 +1377,28 @@ def test_models_that_torch_exports(
     assert np.abs(run_integers(model, x.numpy()) - expected).max() < 1e-3 * np.abs(expected).max()
     trained = sorted(p.numel() for p in network.parameters())
     assert sorted(value.size for value in model.params.values()) == trained
+
+
+@pytest.mark.parametrize("merged", ["weight.original0 and 0.param", ""])
+def test_parameters_that_torch_computes_of_several_are_told(tmp_path: Path, merged: str) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(5, 4)
+    if merged:
+        layer = torch.nn.utils.parametrizations.weight_norm(layer)
+    data = export_by_torch(
+        torch.nn.Sequential(layer), torch.rand(2, 3, 5), dynamo=True, symbolic=False
+    )
+    assert merged in import_onnx(data).merged
+    (tmp_path / "model.onnx").write_bytes(data)
+    np.save(tmp_path / "x.npy", np.zeros((8, 3, 5), np.float32))
+    np.save(tmp_path / "y.npy", np.zeros((8, 3), np.uint8))
+    task = tmp_path / "task.toml"
+    write_new_task(tmp_path / "model.onnx", [tmp_path / "x.npy", tmp_path / "y.npy"], task)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        list_sites(load_task(task))
+    told = [str(one.message) for one in heard if "it is trained as one" in str(one.message)]
+    assert len(told) == bool(merged)
 
 
 def test_layers_name_the_values_of_the_file() -> None:

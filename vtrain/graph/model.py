@@ -472,6 +472,7 @@ class Model:
     step may change, as tables of cosines and sines, which a plan must have among its frozen ones.
     ``lost_dropout``: where the file tells of dropout that it does not have; else empty.
     ``folded_norms``: the nodes into which its exporter folded a BatchNorm; else empty.
+    ``merged``: what it computed of several of the module's parameters; else empty.
     ``statistics``: those that have no gradient and that the forward pass changes.
     """
 
@@ -485,6 +486,7 @@ class Model:
     constants: frozenset[str] = frozenset()
     lost_dropout: str = ""
     folded_norms: str = ""
+    merged: str = ""
     statistics: frozenset[str] = frozenset()
 
     @property

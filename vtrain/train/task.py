@@ -715,7 +715,7 @@ def _load_parts(file: TaskFile, model: Model | None = None) -> _Parts:
     if model is None:
         model = import_onnx(model_bytes)
         require_unfolded(model)
-        _warn_of_dropout(model, file.model)
+        _warn_of_export(model, file.model)
     _check_tokens(file)
     _require_agreement(model, file.prepare)
     model = _confine_attention(model, file)
@@ -741,8 +741,15 @@ def _load_parts(file: TaskFile, model: Model | None = None) -> _Parts:
     return _Parts(model, model_bytes, samples, plan)
 
 
-def _warn_of_dropout(model: Model, path: Path) -> None:
-    """A VtrainWarning where the module that a file was exported of had dropout, and it has none."""
+def _warn_of_export(model: Model, path: Path) -> None:
+    """A VtrainWarning where the module that a file was exported of had dropout, and it has none; or
+    where several parameters became one."""
+    if model.merged:
+        warn(
+            f"in {path} the parameter {model.merged}: it is trained as one, and what the module "
+            "computes of those (a norm of the weight, an adapter, a mask) is no part of the steps; "
+            "vtrain.from_torch keeps a module's parameters as they are, or refuses them by name"
+        )
     if model.lost_dropout:
         warn(
             f"{path} was exported at inference, so that nothing is dropped in training, yet "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 import onnx
@@ -45,6 +46,9 @@ _UNSUPPORTED = {
 }
 _RULES_KEY: Final = "pkg.onnxscript.rewriter.rule_name"
 """Of a node's metadata: the rules by which torch's newer exporter made it of others."""
+_FOLDED_KEY: Final = "pkg.onnxscript.optimizer.folded_from"
+"""Of a value's metadata: the names of all that torch's newer exporter computed it of."""
+_QUOTED: Final = re.compile("'([^']*)'")
 _MADE: Final = re.compile(r"onnx::Conv_[0-9]+")
 """What torch's older exporter calls a weight of a convolution that it computed."""
 _FAMILIES = (
@@ -80,7 +84,7 @@ def run(importer: Importer) -> Model:
         if importer.ties
         else (_prune(importer, output), {})
     )
-    return Model(
+    model = Model(
         input=name,
         input_shape=shape,
         layers=layers,
@@ -93,6 +97,7 @@ def run(importer: Importer) -> Model:
         folded_norms=_find_folded_norms(importer),
         statistics=frozenset(parameters.find_statistics(layers)),
     )
+    return replace(model, merged=_find_merged(importer, model.trained))
 
 
 def _find_lost_dropout(importer: Importer) -> str:
@@ -125,6 +130,18 @@ def _is_folded(importer: Importer, node: Node) -> bool:
         return True
     made = node.op == "Conv" and len(node.inputs) == 3 and _MADE.fullmatch(node.inputs[1])
     return importer.by_torch and bool(made)
+
+
+def _find_merged(importer: Importer, trained: Collection[str]) -> str:
+    """The first of the parameters that torch's newer exporter computed of several of the module's,
+    and those.  Names of a module's tensors have dots, but for its own; those of values have none.
+    """
+    for value in importer.graph.value_info:
+        texts = [str(entry.value) for entry in value.metadata_props if entry.key == _FOLDED_KEY]
+        parts = [part for text in texts for part in _QUOTED.findall(text) if "." in part]
+        if value.name in trained and len(parts) > 1:
+            return f"{value.name!r} is computed of {' and '.join(parts)}"
+    return ""
 
 
 def refuse_folding(nodes: str) -> ModelError:

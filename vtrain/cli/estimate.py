@@ -27,7 +27,7 @@ def command(task: Path, engine: str, threads: int, as_json: bool) -> int:
     """Say what TASK would cost on this machine: to train, to commit to, to replay, to check by its
     traces, to dispute and to prove (docs/measuring.md).
 
-    All but proofs is done for it, a few steps of each, in some fifteen seconds for small models.
+    All but proofs is done for it, a few steps of each, in some twenty seconds for small models.
     Rounds and bytes of disputes, and proofs, are estimated by a model, fitted to measurements (~).
     """
     from vtrain.bench.estimate import estimate_task

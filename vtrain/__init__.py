@@ -266,19 +266,22 @@ def export(
     step: int | None = None,
     hub: bool = False,
     module: Module | None = None,
+    name: str | None = None,
 ) -> tuple[Path, Path]:
     """Write the weights of a run as floats into the folder ``out``: an ONNX model and safetensors
     under the module's names; the paths of the two.
 
     With ``hub`` the folder is new, and ready for a hub of models: with a model card that says task
     id, root and how to verify, the claim, and the configuration of ``module`` where that is one of
-    transformers.  Errors as of :func:`vtrain.train.deliver.export_run`.
+    transformers.  The card's title is ``name``, by default that of the task, and of the folder for
+    a run that is given by its path.  Errors as of :func:`vtrain.train.deliver.export_run`.
     """
     from vtrain.train.deliver import export_run
     from vtrain.train.hub import export_hub
 
     if hub or module is not None:
-        return export_hub(_path_of(run), Path(out), step, module=module)
+        title = name or ("" if isinstance(run, str | Path) else run.name)
+        return export_hub(_path_of(run), Path(out), step, module=module, name=title)
     return export_run(_path_of(run), Path(out), step)
 
 

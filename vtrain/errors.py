@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, TypeVar
 
 from vtrain.printable import cut
 
 Fault = Literal["user", "solver", "nobody"]
 _OWN: Final = "vtrain"
+T = TypeVar("T")
 
 
 class VtrainError(Exception):
@@ -50,15 +51,18 @@ class EncodingError(VtrainError):
 
 
 class TaskError(VtrainError):
-    """A task file or TaskSpec is incomplete or contradicts itself; ``where`` names the key, and
-    ``meant`` the one that an unknown key seems to stand for, empty where none is like it."""
+    """A task file or TaskSpec is incomplete or contradicts itself; ``where`` names the key.
+
+    ``meant`` is the key or the value that an unknown one seems to stand for, and ``also`` what goes
+    with it; they are empty where none is like it.
+    """
 
     code = "task"
     fault = "user"
 
-    def __init__(self, message: str, *, where: str = "", meant: str = "") -> None:
+    def __init__(self, message: str, *, where: str = "", meant: str = "", also: str = "") -> None:
         super().__init__(message, where=where)
-        self.meant = meant
+        self.meant, self.also = meant, also
 
 
 class ModelError(VtrainError):
@@ -75,16 +79,16 @@ _MOST_LISTED: Final = 50
 @dataclass(frozen=True)
 class Problem:
     """One thing that cannot be had: its ``path`` (of a module, a parameter, an argument), what it
-    is there, why not, and what would do ``instead``."""
+    is there, why not, and what would do ``instead``, which every problem says."""
 
     path: str
     what: str
     reason: str
-    instead: str = ""
+    instead: str
 
     def __str__(self) -> str:
-        end = f". Instead: {self.instead}" if self.instead else ""
-        return f"{self.path or 'the module itself'}: {self.what}: {self.reason}{end}"
+        place = self.path or "the module itself"
+        return f"{place}: {self.what}: {self.reason}. Instead: {self.instead}"
 
 
 class UnsupportedError(VtrainError):
@@ -104,6 +108,16 @@ class UnsupportedError(VtrainError):
         if len(self.problems) > _MOST_LISTED:
             listed.append("  ... (all of them are in the error's problems)")
         return "\n".join((f"{super().__str__()}:", *listed))
+
+
+def gather(problems: list[Problem], part: Callable[[], T]) -> T | None:
+    """What ``part`` gives; None where it is refused, and then its reasons are among ``problems``:
+    what else is wrong is looked at too."""
+    try:
+        return part()
+    except UnsupportedError as error:
+        problems.extend(error.problems)
+        return None
 
 
 class DataError(VtrainError):
@@ -287,13 +301,18 @@ class ConditionalError(VerdictError):
 
 
 class VtrainWarning(UserWarning):
-    """Something that changes no result, but that people should know of: one line of text."""
+    """Something that changes no result, but that people should know of: one line of text, which
+    ends with what would do ``instead``, where something would."""
+
+    instead: str = ""
 
 
-def warn(message: str) -> None:
+def warn(reason: str, instead: str) -> None:
     """A VtrainWarning at the line outside of vtrain that called it, however deep it was found: a
     line in vtrain's own sources tells nobody anything, and one warning that is found on two ways
     is shown once."""
+    message = VtrainWarning(f"{reason}; {instead}")
+    message.instead = instead
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == _OWN:
         frame = frame.f_back

@@ -212,10 +212,42 @@ def test_every_problem_is_listed_with_its_fix(call: Call, place: Path) -> None:
     assert found.pop("optimizer.lr") == "call it learning_rate"
     assert found.pop("data.prepare.scal") == "call it scale"
     assert "multiple" in found.pop("task.checkpoint_every")
+    assert found.pop("optimizer.kind") == 'write kind = "adamw" and weight_decay = 0'
     assert found.keys() == {
-        "task.seed", "task.steps", "optimizer.kind", "optimizer.betas", "test.start",
+        "task.seed", "task.steps", "optimizer.betas", "test.start",
         "format.calibration_steps", "model.onnx",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "fix"),
+    [
+        ('"cross_entropy"', '"CrossEntropyLoss"', 'loss = "cross_entropy"'),
+        ('kind = "sgd"', 'kind = "AdamW"', 'kind = "adamw"'),
+        ('kind = "sgd"', 'kind = "nesterov"', 'kind = "sgd" and nesterov = true'),
+        ("[format]", '[schedule]\nkind = "onecycle"\n[format]', 'kind = "cosine" and warmup = 100'),
+    ],
+)
+def test_a_word_that_is_like_one_is_mended_by_it(
+    call: Call, place: Path, right: str, wrong: str, fix: str
+) -> None:
+    task = place / "task.toml"
+    task.write_text(TASK.replace(right, wrong))
+    assert f"write {fix}" in lint(call, task).values()
+
+
+def test_what_would_be_trained_from_a_bad_task_names_the_list(call: Call, place: Path) -> None:
+    task = place / "my task.toml"
+    task.write_text(TASK.replace('kind = "sgd"', 'kind = "adam"').replace("seed = 3", "seed = -3"))
+    hint = f"`vtrain task check --lint '{task}'` lists every problem of the task"
+    for words in (("train", "--out", place / "run"), ("profile",), ("task", "check")):
+        code, out, err = call(*words, task, "--json")
+        assert (code, hint in err, hint in parse(out)["error"]["message"]) == (2, True, True)
+    # Where there is one problem alone, no list is longer.
+    for text in ("no TOML", TASK):
+        task.write_text(text)
+        code, _, err = call("train", task, "--out", place / "run")
+        assert (code, "--lint" in err) == (2, False)
 
 
 def test_what_the_file_names_is_looked_at_too(call: Call, place: Path) -> None:

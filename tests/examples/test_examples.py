@@ -212,10 +212,24 @@ def test_a_module_of_pytorch(repository: Path) -> None:
 def test_the_ten_lines_of_the_readme(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they stand there, with a text and a home of its own."""
+    """As they stand there, with a text and a home of its own: ten besides the imports, of which
+    each has a line of its own, as a formatter leaves them."""
     monkeypatch.syspath_prepend(repository / "examples")
     ten_lines = importlib.import_module("ten_lines")
-    assert len([line for line in ten_lines.read_lines().splitlines() if line]) <= 12
+    block = ten_lines.read_lines()
+    imports, body = block.split("\n\n")
+    assert all(
+        re.fullmatch(r"import [^,;]+|from \S+ import [^;]+", one) for one in imports.splitlines()
+    )
+    assert len(body.splitlines()) == 10
+    formatted = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--isolated", "-"],
+        input=block,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert formatted.stdout == block
     done = subprocess.run(
         [sys.executable, str(ten_lines.__file__)],
         cwd=tmp_path,

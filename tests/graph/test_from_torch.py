@@ -395,6 +395,7 @@ def find_problems(module: nn.Module, *example: Any) -> list[Problem]:
     with pytest.raises(UnsupportedError) as caught:
         import_module(module, example)
     assert str(len(caught.value.problems)) in str(caught.value) or len(caught.value.problems) == 1
+    assert all(problem.instead for problem in caught.value.problems)
     return list(caught.value.problems)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -368,6 +369,57 @@ def test_all_that_cannot_be_had_is_refused_in_one_error() -> None:
     assert all(problem.instead for problem in caught.value.problems)
 
 
+def test_values_counts_and_layers_are_refused_in_one_error() -> None:
+    """Samples that cannot be taken hide nothing else that is wrong, and nothing hides them."""
+    module, rows, labels = Wrong(), make_rows(), make_labels()
+    rows[2, 1] = math.nan
+    optimizer = optim.RMSprop(module.parameters())
+    given = (module, torch.zeros(2, 5))
+    for data, test, expected in (
+        ((rows, labels), None, [("data", "inputs")]),
+        ((make_rows(), labels[1:]), (rows, labels), [("data", "samples"), ("test", "inputs")]),
+        (FailingSet(), None, [("data", "sample 4 of FailingSet")]),
+        ((rows[:0], labels[:0]), None, [("data", "samples")]),
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            make_task(
+                *given, data, nn.L1Loss(), optimizer, test=test, batch=0, steps=None, epochs=1.5
+            )
+        assert [(problem.path, problem.what) for problem in caught.value.problems] == [
+            ("batch", "0"),
+            ("epochs", "1.5"),
+            ("layers.1", "aten.softplus of Softplus"),
+            ("loss", "L1Loss"),
+            *expected,
+            ("optimizer", "RMSprop"),
+        ]
+        assert all(problem.instead for problem in caught.value.problems)
+
+
+def test_labels_and_tokens_out_of_range_are_refused_with_all_else() -> None:
+    module = make_mlp()
+    with pytest.raises(UnsupportedError) as caught:
+        make_task(
+            *(module, torch.zeros(2, 5), (make_rows(), make_labels() + 1), nn.CrossEntropyLoss()),
+            optim.RMSprop(module.parameters()),
+            stride=0,
+        )
+    found = [(problem.path, problem.what, problem.reason) for problem in caught.value.problems]
+    assert found[0][:2] == ("stride", "0")
+    assert found[1] == ("data", "sample 2", "label 3 is not in [0, 3)")
+    assert found[2][:2] == ("optimizer", "RMSprop")
+    gpt = Gpt()
+    tokens = make_tokens()
+    tokens[7] = VOCABULARY
+    with pytest.raises(UnsupportedError) as caught:
+        make_task(gpt, make_ids(2), tokens, nn.CrossEntropyLoss(), optim.RMSprop(gpt.parameters()))
+    first, second = caught.value.problems
+    assert (first.path, first.what) == ("data", "tokens")
+    assert first.reason == f"token 7 is {VOCABULARY}, not in [0, {VOCABULARY})"
+    assert f"tokens from 0 to {VOCABULARY - 1}" in first.instead
+    assert second.path == "optimizer"
+
+
 def test_classes_before_places_are_moved_to_the_end(tmp_path: Path, key: PrivateKey) -> None:
     """As torch's cross-entropy has them: a class for each pixel."""
     torch.manual_seed(2)
@@ -474,6 +526,7 @@ def test_a_batch_of_one_in_batch_norm_is_refused_by_its_path() -> None:
     assert problem.path == "0.1"
     assert "of BatchNorm1d" in problem.what
     assert "take a larger batch" in problem.reason
+    assert "batch=2" in problem.instead
 
 
 def test_a_task_whose_writing_was_interrupted_is_none_and_can_be_written_again(
@@ -673,9 +726,11 @@ def test_test_data_are_checked_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="cannot be had") as caught:
         make_task(*given, optimizer, test=(x[:, :3], make_labels()))
     assert "test: inputs: are [batch, 3], and the example is [batch, 5]" in str(caught.value)
-    with pytest.raises(DataError, match="label 7 is not in") as wrong:
+    with pytest.raises(UnsupportedError) as caught:
         make_task(*given, optimizer, test=(x, labels))
-    assert wrong.value.where == "test: sample 4"
+    assert "test: sample 4: label 7 is not in [0, 3). Instead: labels from 0 to 2" in str(
+        caught.value
+    )
     # Of a task file they are read when they are needed: before anything of the run is written.
     path = make_task(*given, optimizer, test=(x, make_labels())).write(tmp_path / "task")
     np.save(path.parent / "test-y.npy", labels.to(torch.int32).numpy())
@@ -804,11 +859,13 @@ def test_data_that_cannot_be_taken_are_said_in_words_of_torch() -> None:
     def make(data: Any) -> CompiledTask:
         return make_task(module, torch.zeros(2, 5), data, nn.CrossEntropyLoss(), optimizer)
 
-    with pytest.raises(DataError, match=r"give nn.CrossEntropyLoss\(ignore_index=-1\)"):
-        make((x, make_labels() - 1))
-    with pytest.raises(DataError, match="raised KeyError") as failed:
-        make(FailingSet())
-    assert failed.value.where == "data: sample 4 of FailingSet"
+    for data, words in (
+        ((x, make_labels() - 1), "give nn.CrossEntropyLoss(ignore_index=-1)"),
+        (FailingSet(), "data: sample 4 of FailingSet: raised KeyError"),
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            make(data)
+        assert words in str(caught.value)
     assert any("floats, all of them whole" in note for note in make((x, make_labels() * 1.0)).notes)
 
 

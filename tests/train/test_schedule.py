@@ -118,7 +118,7 @@ def test_a_long_cosine_has_few_entries() -> None:
     ("schedule", "where", "message"),
     [
         ({"kind": "cosin"}, "schedule.kind", "must be one of constant, step"),
-        ({"kind": "onecycle"}, "schedule.kind", "take cosine with warmup"),
+        ({"kind": "onecycle"}, "schedule.kind", 'take "cosine" with warmup'),
         ({"kind": 3}, "schedule.kind", "must be one of"),
         ({"kind": "cosine", "epochs": 3}, "schedule.epochs", "unknown key"),
         (

@@ -4,6 +4,7 @@ and a folder for a hub of models."""
 from __future__ import annotations
 
 import re
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from huggingface_hub import ModelCard
 from transformers import GPT2LMHeadModel
 
 import vtrain
-from tests.modules import make_gpt2, make_ids
+from tests.modules import PLACES, make_gpt2, make_ids
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import PrivateKey, public_key
@@ -162,6 +163,21 @@ def test_calls_take_what_is_clear(
         vtrain.inspect(tmp_path)
 
 
+def test_the_page_takes_a_task_from_its_file_and_back(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (repository / "docs" / "pytorch.md").read_text()
+    (block,) = re.findall(r"```python\n(task = vtrain\.compile.*?)```", page, re.S)
+    (tmp_path / "examples").symlink_to(repository / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"vtrain": vtrain}
+    exec(block, names)  # noqa: S102 - it is our own
+    assert (tmp_path / "mlp" / "task.toml").is_file()
+    whole = tomllib.loads((tmp_path / "mlp" / "task.toml").read_text())
+    monkeypatch.chdir(tmp_path / "mlp")  # paths of a dict are relative to it
+    assert vtrain.compile(whole).task_id == names["task"].task_id
+
+
 # --- a folder for a hub
 
 
@@ -208,7 +224,19 @@ def test_a_folder_for_a_hub_is_read_by_its_libraries(
     claim = read_claim(RunPaths(run.path)).claim
     for value in (run.task_id, run.root, claim.solver, compute_claim_digest(claim)):
         assert value.hex() in card.text
-    assert card.text.lstrip().startswith("# my-model")
+    assert card.text.lstrip().startswith("# GPT2LMHeadModel"), "the task's name"
+    vtrain.export(run, tmp_path / "named", hub=True, name="My model")
+    vtrain.export(run.path, tmp_path / "plain", hub=True)  # a folder alone tells no name
+    for folder, title in (("named", "My model"), ("plain", "plain")):
+        assert f"\n# {title}\n" in (tmp_path / folder / "README.md").read_text()
+
+
+def test_a_language_model_has_tokens_a_second(
+    language: tuple[torch.nn.Module, RunSummary],
+) -> None:
+    for entry in language[1].history:
+        assert entry.samples_per_second
+        assert entry.tokens_per_second == pytest.approx(entry.samples_per_second * PLACES)
 
 
 def test_the_commands_of_the_card_verify_the_run(

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from vtrain.errors import DataError, TaskError, UnsupportedError
+from vtrain.errors import TaskError, UnsupportedError
 from vtrain.train.schedule import Curve, parse_schedule
 from vtrain.train.table import Table
 from vtrain.train.torch_hooks.data import Wanted, load
@@ -34,6 +34,7 @@ def make_module() -> nn.Module:
 def find_reasons(call: Callable[[], Any]) -> str:
     with pytest.raises(UnsupportedError) as caught:
         call()
+    assert all(problem.instead for problem in caught.value.problems)
     return "\n".join(map(str, caught.value.problems))
 
 
@@ -264,20 +265,6 @@ class Listed(Dataset[Any]):
         return (x + np.random.default_rng().normal(), y) if self.noise else (x, y)
 
 
-class Columns:
-    """Of Hugging Face, as far as it is looked at."""
-
-    def __init__(self, columns: dict[str, Any]) -> None:
-        self.columns, self.column_names = columns, [*columns]
-
-    def with_format(self, kind: str) -> Columns:
-        assert kind == "numpy"
-        return self
-
-    def __getitem__(self, index: slice) -> dict[str, Any]:
-        return {name: values[index] for name, values in self.columns.items()}
-
-
 def test_all_forms_of_one_dataset_have_one_root() -> None:
     pairs = [(row, int(label)) for row, label in zip(ROWS, LABELS, strict=True)]
     forms: list[Any] = [
@@ -287,7 +274,6 @@ def test_all_forms_of_one_dataset_have_one_root() -> None:
         Listed(pairs),
         {"x": ROWS, "label": LABELS},
         Listed([(torch.tensor(row), torch.tensor(label)) for row, label in pairs]),
-        Columns({"other": LABELS, "x": [*ROWS], "label": LABELS}),
     ]
     found = [load(form, None, PLAIN).samples for form in forms]
     assert len({samples.spec for samples in found}) == 1
@@ -314,7 +300,7 @@ def test_whole_numbers_stay_and_a_named_column_is_taken() -> None:
 def test_labels_that_are_the_ids_are_moved_by_one_place() -> None:
     ids = np.array([[1, 2, 3], [4, 5, 6]])
     given = load({"input_ids": ids, "labels": ids}, None, LANGUAGE)
-    alone = load(Columns({"input_ids": ids}), None, LANGUAGE)
+    alone = load({"input_ids": ids}, None, LANGUAGE)
     assert given.samples.spec == alone.samples.spec
     assert given.samples.part("y").tolist() == [[2, 3, -100], [5, 6, -100]]
     assert (given.places, given.counted, given.has_ignored) == (3, 2, True)
@@ -353,6 +339,10 @@ REFUSED_DATA: dict[str, tuple[Any, str]] = {
     "labels with a half": ((ROWS, LABELS + 0.5), "labels are whole numbers"),
     "tokens for a model of floats": (np.arange(9), "is tokens, of which a model that takes ids"),
     "three tensors": (TensorDataset(*[torch.tensor(LABELS)] * 3), "inputs and targets"),
+    "one array more": ((ROWS, LABELS[:3]), "samples: are 4 inputs and 3 targets"),
+    "beyond int32": ((ROWS, LABELS + 2**40), "targets: are beyond int32 in 4 places"),
+    "empty": (Listed([]), "Listed: has no samples"),
+    "empty arrays": ((ROWS[:0], LABELS[:0]), "samples: are none"),
 }
 
 
@@ -362,17 +352,18 @@ def test_data_that_no_task_can_have_is_refused(case: str) -> None:
     assert reason in find_reasons(lambda: load(data, None, PLAIN))
 
 
-def test_values_that_cannot_be_taken_name_the_sample() -> None:
+def test_all_values_that_cannot_be_taken_are_named_with_their_sample() -> None:
     wrong = ROWS.copy()
     wrong[2, 1] = np.nan
-    with pytest.raises(DataError, match="data: sample 2 of the inputs is NaN or infinite"):
-        load((wrong, LABELS), None, PLAIN)
-    with pytest.raises(DataError, match="has 4 inputs and 3 targets"):
-        load((ROWS, LABELS[:3]), None, PLAIN)
-    with pytest.raises(DataError, match="beyond int32"):
-        load((ROWS, LABELS + 2**40), None, PLAIN)
-    with pytest.raises(DataError, match="too few for one window"):
-        load(np.arange(3), None, LANGUAGE)
+    found = find_reasons(lambda: load((wrong, LABELS + 0.5), (wrong[1:], LABELS[1:] / 2), PLAIN))
+    assert [line.partition(". Instead")[0] for line in found.splitlines()] == [
+        "data: inputs: are NaN or infinite in sample 2",
+        "data: targets: are floats, and labels are whole numbers",
+        "test: inputs: are NaN or infinite in sample 1",
+        "test: targets: are floats, and labels are whole numbers",
+    ]
+    found = find_reasons(lambda: load(np.arange(3), np.arange(2), LANGUAGE))
+    assert found.count("tokens: are too few for one window of 3") == 2
 
 
 def test_validation_is_a_share_of_tokens() -> None:

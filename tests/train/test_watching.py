@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import struct
 import sys
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import vtrain
 from tests.cli.calls import TASK as TINY
@@ -23,6 +25,7 @@ from vtrain.errors import EncodingError, MissingExtraError, RunError, VtrainWarn
 from vtrain.train import loggers, plot
 from vtrain.train.history import Entry, read_history
 from vtrain.train.layout import RunPaths
+from vtrain.train.progress import Bar, Picture
 from vtrain.train.watch import Callback, Start
 
 SCHEDULE = """
@@ -321,3 +324,57 @@ def test_a_table_is_drawn_where_cells_run_and_nowhere_else(monkeypatch: pytest.M
         monkeypatch.setitem(sys.modules, "IPython", found)
         monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=print))
         assert (choose_display() is not None) == drawn
+
+
+# --- what people see
+
+
+class Screen:
+    """What a notebook shows of one cell."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def display(self, data: dict[str, str], **options: object) -> Screen:
+        self.shown.append(data["text/html"])
+        return self
+
+    def update(self, data: dict[str, str], **options: object) -> None:
+        self.shown.append(data["text/html"])
+
+
+@pytest.mark.parametrize("noun", ["samples", "tokens"])
+def test_both_displays_say_what_counts_of_a_run(
+    noun: str, task: vtrain.CompiledTask, tmp_path: Path
+) -> None:
+    seconds, screen = 0.0, Screen()
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=True, color_system=None, width=200)
+    displays = (Bar(console, lambda: seconds), Picture(screen.display))
+    for display in displays:
+        display.begin(Start(task, tmp_path, 0, 12))
+        for step in range(1, 4):
+            seconds += 0.5
+            display.step(
+                Entry(
+                    step=step,
+                    loss=1.25,
+                    seconds=0.5,
+                    samples_per_second=8.0,
+                    tokens_per_second=2048.0 if noun == "tokens" else None,
+                    saturation=12.5 if step == 2 else None,  # at a checkpoint alone
+                )
+            )
+        display.end()
+    speed = "8" if noun == "samples" else "2,048"
+    # Nine steps of half a second are left; the bar counts whole seconds.
+    words = f"loss 1.2500  step 500 ms  {noun}/s {speed}  clamped 12.5 ppm"
+    (last,) = re.findall(r"step 3/12 [^\r\n\x1b]*", drawn.getvalue())[-1:]
+    assert words in last
+    assert last.rstrip().endswith("0:00:05")
+    page = re.sub(r"(<[^>]*>)+", "|", screen.shown[-1])
+    for row in (
+        "|steps|3 of 12|", "|loss|1.2500|", "|step|500 ms|", f"|{noun}/s|{speed}|",
+        "|clamped|12.5 ppm|", "|time left|4.5 s|",
+    ):  # fmt: skip
+        assert row in page, row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import string
 import sys
@@ -19,7 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, find_lack, print_error, say
-from vtrain.errors import RunError, StorageError, VtrainError, VtrainWarning
+from vtrain.errors import (
+    DataError,
+    ModelError,
+    RunError,
+    StorageError,
+    TaskError,
+    VtrainError,
+    VtrainWarning,
+)
 from vtrain.printable import make_printable
 
 if TYPE_CHECKING:
@@ -364,6 +373,19 @@ def naming_option(option: str, *places: object) -> Iterator[None]:
     except StorageError as error:
         if any(f"{error.where}/".startswith((f"{place}/", f"{place} ")) for place in named):
             error.add_note(f"give another place by {option}")
+        raise
+
+
+@contextmanager
+def naming_lint(task: Path) -> Iterator[None]:
+    """An error of a task file has a note of the command that lists all of its problems: this one is
+    the first alone.  A file that is no TOML has no others, and exponents come last."""
+    try:
+        yield
+    except (TaskError, ModelError, DataError) as error:
+        if error.where != str(task) and not error.where.startswith("exponents."):
+            command = f"vtrain task check --lint {shlex.quote(str(task))}"
+            error.add_note(f"`{command}` lists every problem of the task, each with its fix")
         raise
 
 

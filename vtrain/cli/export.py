@@ -30,6 +30,7 @@ from vtrain.cli.common import (
     is_flag=True,
     help="Make DIR a folder for a hub of models, with a model card: task id, root, how to verify.",
 )
+@click.option("--name", help="With --hub: the title of the card.  [default: that of DIR]")
 @click.option("--step", type=click.IntRange(min=0), help="Which checkpoint.  [default: the last]")
 @click.option(
     "--sign",
@@ -41,7 +42,13 @@ from vtrain.cli.common import (
 )
 @json_option
 def command(
-    run: Path, out: Path, hub: bool, step: int | None, sign: Path | None, as_json: bool
+    run: Path,
+    out: Path,
+    hub: bool,
+    name: str | None,
+    step: int | None,
+    sign: Path | None,
+    as_json: bool,
 ) -> None:
     """Write the weights of RUN as floats into DIR: the task's ONNX model, and safetensors.
 
@@ -58,8 +65,12 @@ def command(
     from vtrain.train.layout import RunPaths
     from vtrain.train.signed import read_claim
 
-    export = export_hub if hub else export_run
-    onnx, safetensors = export(run, out, step)
+    if name is not None and not hub:
+        raise click.UsageError("--name is of a card, which --hub writes")
+    if hub:
+        onnx, safetensors = export_hub(run, out, step, name=name or "")
+    else:
+        onnx, safetensors = export_run(run, out, step)
     claimed = read_claim(RunPaths(run)).claim.log_size
     written = claimed if step is None else step
     pairs = {

@@ -14,6 +14,7 @@ from vtrain.cli.common import (
     count,
     existing_file,
     json_option,
+    naming_lint,
     print_pairs,
     show_progress,
 )
@@ -39,8 +40,8 @@ def command(task: Path, check: bool, engine: str, as_json: bool) -> None:
     from vtrain.engines.registry import choose_evaluator
     from vtrain.train.task import load_task, profile_task, write_exponents
 
-    file = load_task(task)
-    with show_progress() as progress:
+    with naming_lint(task), show_progress() as progress:
+        file = load_task(task)
         calibration = profile_task(
             file,
             lambda done: progress("calibrating", done, file.calibration_steps),

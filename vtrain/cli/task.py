@@ -14,6 +14,7 @@ from vtrain.cli.common import (
     count,
     existing_file,
     json_option,
+    naming_lint,
     print_pairs,
     recompute_option,
     threads_option,
@@ -55,7 +56,8 @@ def check(
 
     if lint:
         return _lint(task, as_json)
-    compiled = compile_task(load_task(task), CommitKey)
+    with naming_lint(task):
+        compiled = compile_task(load_task(task), CommitKey)
     memory = measure_step_memory(
         compiled.graph, compiled.samples, threads=threads, saving=Saving(accumulate, recompute)
     )
@@ -85,8 +87,7 @@ def _lint(task: Path, as_json: bool) -> int:
         for problem in (*found.problems, *found.advice):
             kind = "advice: " if problem in found.advice else ""
             echo(f"{kind}{problem.path}: {problem.what}: {problem.reason}")
-            if problem.instead:
-                echo(f"    fix: {problem.instead}")
+            echo(f"    fix: {problem.instead}")
         echo(count(len(found.problems), "problem"), err=True)
     return EXIT_USAGE if found.problems else 0
 

@@ -18,6 +18,7 @@ from vtrain.cli.common import (
     json_option,
     list_saturation,
     list_warnings,
+    naming_lint,
     noting_interrupts,
     print_pairs,
     recompute_option,
@@ -124,7 +125,8 @@ def command(
     from vtrain.train.runner import train
     from vtrain.train.task import compile_task, load_task
 
-    compiled = compile_task(load_task(task, srs=srs), CommitKey)
+    with naming_lint(task):
+        compiled = compile_task(load_task(task, srs=srs), CommitKey)
     signer = load_or_make_key(key)
     callbacks = _make_callbacks(tensorboard, wandb, out)
     with _noting_where(out) as progress:

@@ -40,13 +40,14 @@ _TAGS: Final = ("vtrain", "verifiable-training")
 
 
 def export_hub(
-    run: Path, out: Path, step: int | None = None, *, module: Any = None
+    run: Path, out: Path, step: int | None = None, *, module: Any = None, name: str = ""
 ) -> tuple[Path, Path]:
     """Write a checkpoint of ``run`` into the new folder ``out``, all of it or nothing; the paths of
     the ONNX model and the safetensors.
 
     ``module`` is that of torch which the task was made of: its ``config``, where it has one as
     those of transformers do, is written beside its weights, so that ``from_pretrained`` reads them.
+    ``name`` is the card's title, which is the folder's name unless it is given.
     RunError where ``out`` exists, or for a module whose names are others; else as of
     :func:`vtrain.train.deliver.export_run`.
     """
@@ -64,7 +65,7 @@ def export_hub(
         write_atomic(making / CLAIM, [encode_signed_claim(signed)])
         library = _write_config(module, making)
         digest = compute_entry([weights]).digest.hex()
-        card = _write_card(paths, step, digest, library, out.resolve().name)
+        card = _write_card(paths, step, digest, library, name or out.resolve().name)
         write_atomic(making / CARD, [card.encode()])
     return out / EXPORT_ONNX, out / EXPORT_SAFETENSORS
 

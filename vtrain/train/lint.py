@@ -67,8 +67,6 @@ _LINES: Final = {
     "format.calibration_steps": "calibration_steps = 20",
 }
 """How a key may be written, for those that must be there or are often wrong."""
-_GUESSES: Final = {"adam": "adamw", "nesterov": "sgd", "momentum": "sgd", "multistep": "step"}
-"""What a ``kind`` is taken for, so that the keys beside it are judged by what was meant."""
 
 
 @dataclass
@@ -126,7 +124,9 @@ def _describe(tables: dict[str, Any], error: TaskError) -> Problem:
         value = table[key]
         shown = f"[{key}]" if isinstance(value, dict) else f"{key} = {_show(value)}"
     line = _LINES.get(_as_data(error.where), "")
-    if error.meant:
+    if "unknown key" not in error.message and error.meant:
+        fix = f'write {key} = "{error.meant}"' + (f" and {error.also}" if error.also else "")
+    elif error.meant:
         fix = f"call it {error.meant}"
         if error.meant == "steps":
             fix = "write steps, which are epochs * samples / batch"
@@ -189,8 +189,8 @@ def _repair(tables: dict[str, Any], error: TaskError, attempt: int) -> bool:
         return True
     if "multiple of commit_every" in error.message and attempt == 1:
         return table.pop("commit_every", None) is not None
-    if key == "kind" and isinstance(value, str) and value.lower() in _GUESSES and attempt == 1:
-        table[key] = _GUESSES[value.lower()]
+    if error.meant and attempt == 1:  # the keys beside it are judged by what was meant
+        table[key] = error.meant
         return True
     known = _as_data(where)
     if known in _LINES and attempt < _MOST_TRIES:
@@ -207,13 +207,15 @@ def _hearing(found: Findings) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in heard:
-        text = str(warning.message)
-        if not issubclass(warning.category, VtrainWarning):
+        if not isinstance(warning.message, VtrainWarning):
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-        elif text not in (advice.reason for advice in found.advice):
-            found.advice.append(Problem("task", "a warning", text))
+            continue
+        fix = warning.message.instead or "see docs/tasks.md"
+        reason = str(warning.message).removesuffix(f"; {fix}")
+        if reason not in (advice.reason for advice in found.advice):
+            found.advice.append(Problem("task", "a warning", reason, fix))
 
 
 # --- what the tables name

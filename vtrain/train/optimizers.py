@@ -25,7 +25,7 @@ from vtrain.graph.update import (
 from vtrain.ops.optimizer import BETA_EXPONENT, DECAY_EXPONENT
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT
 from vtrain.train.schedule import Curve, parse_schedule
-from vtrain.train.table import Table, parse_number
+from vtrain.train.table import Table, parse_number, refuse_choice
 
 _COMMON: Final = (*("kind", "learning_rate", "weight_decay", "no_decay", "frozen", "clip_norm"),)
 _KEYS: Final = {
@@ -41,9 +41,9 @@ _BETAS: Final = {
 }
 _MOST_BETA: Final = Fraction(999_999, 1_000_000)
 _WORDS: Final = {
-    "adam": 'for Adam take "adamw" with weight_decay = 0',
-    "nesterov": 'take "sgd" with nesterov = true',
-    "momentum": 'take "sgd" with momentum = 0.9',
+    "adam": ("adamw", "weight_decay = 0"),
+    "nesterov": ("sgd", "nesterov = true"),
+    "momentum": ("sgd", "momentum = 0.9"),
 }
 MOST_FACTOR_EXPONENT: Final = 32
 """Fraction bits of a multiplier that rescales, at most."""
@@ -112,13 +112,9 @@ def parse_optimizer(top: Table, steps: int) -> OptimizerTable:
 
 
 def _parse_kind(value: object) -> str:
-    if isinstance(value, str) and value in _KEYS:
-        return value
-    hint = _WORDS.get(value.lower(), "") if isinstance(value, str) else ""
-    raise TaskError(
-        f"must be one of {', '.join(_KEYS)}" + (f": {hint}" if hint else ""),
-        where="optimizer.kind",
-    )
+    if not isinstance(value, str) or value not in _KEYS:
+        refuse_choice(value, _KEYS, "optimizer.kind", _WORDS)
+    return value
 
 
 def _parse_curve(top: Table, table: Table, steps: int) -> Curve:

@@ -13,6 +13,8 @@ from vtrain.printable import format_seconds, make_html_table
 from vtrain.train.watch import Callback, Start
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from vtrain.train.history import Entry
 
 Progress = Callable[[str, int, int], None]
@@ -76,10 +78,12 @@ class _Shown(Callback):
         return self._seconds * (self._target - entry.step)
 
 
-class _Bar(_Shown):
-    """A bar on stderr."""
+class Bar(_Shown):
+    """A bar on stderr, or on a ``console``; ``clock`` has the seconds by which time is left."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__()
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -91,7 +95,8 @@ class _Bar(_Shown):
             TextColumn("{task.description}", markup=False),
             TimeRemainingColumn(),
         )
-        self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
+        shown = console or Console(stderr=True)
+        self._bars = Bars(*columns, console=shown, transient=True, get_time=clock)
         self._bar: Any = None
 
     def begin(self, start: Start) -> None:
@@ -108,7 +113,7 @@ class _Bar(_Shown):
         self._bars.stop()
 
 
-class _Picture(_Shown):
+class Picture(_Shown):
     """A table in a notebook, drawn anew twice a second at most."""
 
     def __init__(self, display: Callable[..., Any]) -> None:
@@ -146,11 +151,11 @@ def choose_display() -> Callback | None:
     """What shows a run: a bar on stderr where that is a terminal, a table in a notebook, None
     elsewhere."""
     if sys.stderr.isatty():
-        return _Bar()
+        return Bar()
     if _is_in_notebook():
         from IPython.display import display
 
-        return _Picture(display)
+        return Picture(display)
     return None
 
 

@@ -42,7 +42,7 @@ class RunSummary:
     claim and ``kzg_root`` that of the KZG log, empty where there is none; ``saturation`` covers the
     steps executed, most affected site first; ``engine`` (empty where no step was left to do),
     ``seconds``, ``kzg_seconds`` (of them, spent on KZG commitments) and ``resumed_from`` (the step
-    begun from) are of this call alone.
+    begun from) are of this call alone.  ``name`` is the task's, which no file of a run has.
     """
 
     path: Path
@@ -57,6 +57,7 @@ class RunSummary:
     seconds: float
     kzg_root: bytes = b""
     kzg_seconds: float = 0.0
+    name: str = ""
 
     @property
     def warnings(self) -> tuple[SiteSaturation, ...]:
@@ -218,6 +219,7 @@ def train(
             seconds=time.perf_counter() - started,
             kzg_root=claim.kzg_root,
             kzg_seconds=0.0 if kzg is None else kzg.seconds,
+            name=task.name,
         )
 
 

@@ -71,5 +71,6 @@ def warn_of_saturation(graph: StepGraph, sites: Iterable[SiteSaturation], when: 
         fixes.append("give what updates weights a lower learning_rate, or a clip_norm")
     warn(
         f"{when}, more than {SATURATION_WARNING_PPM:.0f} of a million elements were clamped at "
-        f"{named}{more}, which costs accuracy: {'; and '.join(fixes)}",
+        f"{named}{more}, which costs accuracy",
+        "; and ".join(fixes),
     )

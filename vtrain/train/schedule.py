@@ -17,7 +17,7 @@ from typing import Final
 
 from vtrain.errors import TaskError
 from vtrain.spec.curves import PI
-from vtrain.train.table import Table, parse_number
+from vtrain.train.table import Table, parse_number, refuse_choice
 from vtrain.wire.record import MAX_STEPS
 
 MOST_PIECES: Final = 256
@@ -35,12 +35,12 @@ _KEYS: Final = {
     "points": ("points",),
 }
 _WORDS: Final = {
-    "warmup": "take constant with warmup = 100",
-    "multistep": "take step",
-    "exponential": "take step, with its steps listed in at",
-    "onecycle": "take cosine with warmup",
-    "cosine_with_warmup": "take cosine with warmup",
-    "polynomial": "take linear",
+    "warmup": ("constant", "warmup = 100"),
+    "multistep": ("step", ""),
+    "exponential": ("step", "its steps listed in at"),
+    "onecycle": ("cosine", "warmup = 100"),
+    "cosine_with_warmup": ("cosine", "warmup = 100"),
+    "polynomial": ("linear", ""),
 }
 
 Knot = tuple[int, Fraction]
@@ -76,11 +76,7 @@ def parse_schedule(top: Table, rate: Fraction, steps: int) -> Curve:
     """
     kind = top.mapping("schedule").get("kind", "constant")
     if not isinstance(kind, str) or kind not in _KEYS:
-        hint = _WORDS.get(kind.lower(), "") if isinstance(kind, str) else ""
-        raise TaskError(
-            f"must be one of {', '.join(_KEYS)}" + (f": {hint}" if hint else ""),
-            where="schedule.kind",
-        )
+        refuse_choice(kind, _KEYS, "schedule.kind", _WORDS)
     table = top.table("schedule", "kind", *_KEYS[kind])
     if kind == "points":
         return _draw_points(table, rate)

@@ -517,6 +517,7 @@ def _parse_proof(top: Table, base: Path, srs: Path | None) -> ProofTable:
         warn(
             f"proof.k = {k}: proofs of whole steps need {LEAST_STEP_K} at least, so that none can "
             "be made of a run of this task",
+            f"write k = {LEAST_STEP_K}, or more",
         )
     return ProofTable(
         circuit=circuit,
@@ -747,14 +748,15 @@ def _warn_of_export(model: Model, path: Path) -> None:
     if model.merged:
         warn(
             f"in {path} the parameter {model.merged}: it is trained as one, and what the module "
-            "computes of those (a norm of the weight, an adapter, a mask) is no part of the steps; "
-            "vtrain.from_torch keeps a module's parameters as they are, or refuses them by name"
+            "computes of those (a norm of the weight, an adapter, a mask) is no part of the steps",
+            "vtrain.from_torch keeps a module's parameters as they are, or refuses them by name",
         )
     if model.lost_dropout:
         warn(
             f"{path} was exported at inference, so that nothing is dropped in training, yet "
-            f"{model.lost_dropout} tells of dropout: if the model is to have it, export after "
-            "model.train() (the older exporter of torch: with training=TrainingMode.TRAINING)",
+            f"{model.lost_dropout} tells of dropout",
+            "if the model is to have it, export after model.train() (the older exporter of torch: "
+            "with training=TrainingMode.TRAINING)",
         )
 
 
@@ -844,7 +846,8 @@ def _warn_of_calibration(file: TaskFile) -> None:
     warn(
         f"calibration_steps = {file.calibration_steps} lies within the warm-up, whose rate is at "
         f"its largest in step {peak}: the exponents are those of weights that hardly moved, and "
-        f"gradients that grow or shrink later are clamped or lose their bits; {mend}"
+        "gradients that grow or shrink later are clamped or lose their bits",
+        mend,
     )
 
 

@@ -18,7 +18,7 @@ from vtrain.graph.evaluate import Apply, apply_node
 from vtrain.graph.from_torch.capture import capture, list_tensors
 from vtrain.graph.from_torch.constants import store
 from vtrain.graph.from_torch.hold import hold
-from vtrain.graph.from_torch.translate import IR_VERSION, OPSET, Origin, translate
+from vtrain.graph.from_torch.translate import IR_VERSION, OPSET, OTHERS, Origin, translate
 from vtrain.graph.model import Model
 from vtrain.graph.onnx_file import EXACT_PRODUCER, NAMES_KEY, save_model
 from vtrain.graph.onnx_import import find_problems, import_onnx
@@ -48,8 +48,11 @@ _INSTEAD: Final = (
     ("a mask of ids", "nn.Embedding(padding_idx=...), whose row is 0, and a mean over all places"),
     ("the bounds", "a clip around 0, as nn.ReLU or nn.Hardtanh"),
     ("mask", "is_causal=True, or a mask of padding: ids != 0"),
+    ("larger batch", "batch=2 at least, or nn.GroupNorm, which takes none"),
+    ("may reach", "fewer elements in a sum, smaller weights, or a norm before it"),
 )
-"""Words of what the importer refuses, and what would do instead."""
+"""Words of what the importer or the step refuses, and what would do instead."""
+_PLAIN: Final = "a tensor of floats, as torch.nn has its parameters"
 _STORED: Final = re.compile(r"initialiser (.*)", re.DOTALL)
 
 
@@ -77,7 +80,7 @@ class Imported:
             if not slash:
                 return None
         origin = self.origins[name]
-        return Problem(origin.path, origin.what, error.message)
+        return Problem(origin.path, origin.what, error.message, _find_fix(error.message))
 
 
 def import_module(
@@ -173,9 +176,8 @@ def _write(
         try:
             proto = store(tensor, name)
         except (TypeError, ValueError) as error:
-            problems.append(
-                Problem(name, f"tensor of {tensor.dtype}", f"cannot be stored: {error}")
-            )
+            reason = f"cannot be stored: {error}"
+            problems.append(Problem(name, f"tensor of {tensor.dtype}", reason, _PLAIN))
             continue
         if tensor.requires_grad:
             graph.initializer.append(proto)
@@ -200,9 +202,14 @@ def _find_node(error: ModelError) -> str:
     return found[1] if found else ""
 
 
+def _find_fix(message: str) -> str:
+    """What would do instead of what is refused so."""
+    return next((fix for words, fix in _INSTEAD if words in message), OTHERS)
+
+
 def _place(error: ModelError, origins: Mapping[str, Origin]) -> Problem:
     """What the importer refused, where the module has it."""
-    fix = next((fix for words, fix in _INSTEAD if words in error.message), "")
+    fix = _find_fix(error.message)
     origin = origins.get(_find_node(error))
     if origin is not None:
         message = error.message.replace("only a Gather of a table reads", "only nn.Embedding reads")
@@ -213,8 +220,8 @@ def _place(error: ModelError, origins: Mapping[str, Origin]) -> Problem:
         if "does not fit" in error.message or "finite" in error.message:
             fix = "clamp or rescale it: weights are numbers below 128 in magnitude"
             return Problem(stored[1], what, error.message, fix)
-        return Problem(stored[1], what, error.message)
-    return Problem("", error.where, error.message)
+        return Problem(stored[1], what, error.message, _PLAIN)
+    return Problem("", error.where, error.message, fix)
 
 
 def _sort(problems: list[Problem], module: nn.Module) -> list[Problem]:

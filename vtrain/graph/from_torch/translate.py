@@ -39,7 +39,11 @@ _SELU_ALPHA: Final = 1.6732632423543772
 _SELU_SCALE: Final = 1.0507009873554805
 """Of Klambauer et al., arXiv:1706.02515, as torch has them."""
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+OTHERS: Final = "one of the layers that docs/benchmarks.md (imports) has as working"
 _RANDOM: Final = "draws random numbers, of which dropout's alone can be had"
+_TENSOR: Final = "a tensor of the input, a parameter, a buffer, or a number"
+_FIRST: Final = "the batch as the first axis: x.expand(batch, ...)"
+_FIXED: Final = "a place that is the same whatever the size of the batch"
 _OF_SHAPES = frozenset(
     f"aten.{name}"
     for name in (
@@ -73,7 +77,7 @@ class Value:
 class _RefusedError(Exception):
     """A node that cannot be had: reason, and what would do instead."""
 
-    def __init__(self, reason: str, instead: str = "") -> None:
+    def __init__(self, reason: str, instead: str) -> None:
         super().__init__(reason)
         self.reason, self.instead = reason, instead
 
@@ -259,7 +263,7 @@ class _Translator:
                     "overwrites a part of a value in place",
                     "torch.cat of the parts, or torch.where with a constant",
                 )
-            raise _RefusedError("is not supported", _INSTEAD.get(name, _OTHERS))
+            raise _RefusedError("is not supported", _INSTEAD.get(name, OTHERS))
         handler(self, _bind(node))
 
     def _is_of_changing(self, node: fx.Node) -> bool:
@@ -300,7 +304,7 @@ class _Translator:
             if source in self._constants:
                 return self._constants[source]
             if not shapes_only:
-                raise _RefusedError("mixes constants and values")
+                raise _RefusedError("mixes constants and values", "one or the other alone")
             tensor = source.meta["val"]
             one, two = (
                 torch.empty(
@@ -313,7 +317,10 @@ class _Translator:
         try:
             self._constants[node] = compute(node.target, node.args, node.kwargs, find)  # type: ignore[arg-type]
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            raise _RefusedError(f"cannot be computed of constants: {error}") from error
+            raise _RefusedError(
+                f"cannot be computed of constants: {error}",
+                "its result as a buffer: self.register_buffer",
+            ) from error
 
     # --- names, constants, nodes
 
@@ -362,10 +369,10 @@ class _Translator:
                 return value.name
             if item in self._constants:
                 return self._store(self._constants[item])
-            raise _RefusedError("reads what is no tensor")
+            raise _RefusedError("reads what is no tensor", _TENSOR)
         if isinstance(item, bool | int | float):
             return self._store(Constant((item, item)))
-        raise _RefusedError(f"reads {type(item).__name__}, which is no tensor")
+        raise _RefusedError(f"reads {type(item).__name__}, which is no tensor", _TENSOR)
 
     def _store(self, constant: Constant) -> str:
         tensor = constant.reduce()
@@ -449,7 +456,7 @@ class _Translator:
     def _shape(self, node: Any) -> list[Any]:
         if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor):
             return list(node.meta["val"].shape)
-        raise _RefusedError("reads what is no tensor")
+        raise _RefusedError("reads what is no tensor", _TENSOR)
 
     def _axis(self, node: Any, axis: int) -> int:
         return axis % len(self._shape(node))
@@ -458,7 +465,7 @@ class _Translator:
         """The shape of a value as ONNX's Reshape takes it: -1 where the batch is."""
         shape = [extent if isinstance(extent, int) else -1 for extent in self._shape(node)]
         if shape.count(-1) > 1:
-            raise _RefusedError("has the batch in two axes")
+            raise _RefusedError("has the batch in two axes", "the batch as the first axis, alone")
         return self._ints(*shape)
 
     # --- operators
@@ -489,7 +496,9 @@ class _Translator:
 
     def addmm(self, a: _Args) -> None:
         if a["beta"] != 1 or a["alpha"] != 1:
-            raise _RefusedError("has factors beta and alpha other than 1")
+            raise _RefusedError(
+                "has factors beta and alpha other than 1", "nn.Linear, or a product and a sum"
+            )
         bias = a.get("input", a.get("self"))
         self._emit("Gemm", [self._read(a["mat1"]), self._read(a["mat2"]), self._read(bias)])
 
@@ -520,7 +529,7 @@ class _Translator:
 
     def divide(self, a: _Args) -> None:
         if a.get("rounding_mode") is not None:
-            raise _RefusedError("rounds the quotient")
+            raise _RefusedError("rounds the quotient", "a division without rounding_mode")
         self._emit("Div", [self._read(self._float(a, key)) for key in ("self", "other")])
 
     def _float(self, a: _Args, key: str) -> Any:
@@ -838,7 +847,10 @@ class _Translator:
         """Positions: without the axes of extent 1 before them."""
         found = ids.reduce()
         if found is None:
-            raise _RefusedError("looks up numbers that differ along the batch")
+            raise _RefusedError(
+                "looks up numbers that differ along the batch",
+                "the same positions in every sample, or ids as the input",
+            )
         if max(found.shape[:-1], default=1) > 1:
             raise _RefusedError(
                 "looks up rows of a trained table along another axis than that of the places",
@@ -956,7 +968,10 @@ class _Translator:
         x, more = self._open_image(a["self"])
         kernel = _pair(a["kernel_size"], more)
         if a.get("divisor_override") is not None:
-            raise _RefusedError("divides by another number than the window has elements")
+            raise _RefusedError(
+                "divides by another number than the window has elements",
+                "divisor_override=None, and a product with a number",
+            )
         pads = _pair(a["padding"], more, 0) * 2
         self._emit_image(
             "AveragePool",
@@ -1053,7 +1068,9 @@ class _Translator:
         if not self._is_batch(batch) or not all(isinstance(extent, int) for extent in shape):
             shape = self._shape(self._node)
             if not all(isinstance(extent, int) for extent in shape):
-                raise _RefusedError("spreads a tensor along the batch as other than the first axis")
+                raise _RefusedError(
+                    "spreads a tensor along the batch as other than the first axis", _FIRST
+                )
             self._emit("Expand", [self._read(source), self._ints(*shape)])
             return
         key = ("batch", *shape)
@@ -1073,13 +1090,19 @@ class _Translator:
             self._spread(a["self"])
             return
         if min(counts) < 1 or len(counts) != rank:
-            raise _RefusedError("repeats along the batch, or along a new axis")
+            raise _RefusedError(
+                "repeats along the batch, or along a new axis",
+                "copies along the axes that there are: x.repeat(1, 2)",
+            )
         self._emit("Tile", [self._read(a["self"]), self._ints(*counts)])
 
     def repeat_interleave(self, a: _Args) -> None:
         source, axis = a["self"], a.get("dim")
         if axis is None or not isinstance(a["repeats"], int):
-            raise _RefusedError("repeats by other than one number along one axis")
+            raise _RefusedError(
+                "repeats by other than one number along one axis",
+                "one number, and dim=: x.repeat_interleave(2, dim=1)",
+            )
         shape = [1 if not isinstance(extent, int) else extent for extent in self._shape(source)]
         axis = self._axis(source, axis)
         apart = self._emit_inner("Unsqueeze", [self._read(source), self._ints(axis + 1)], "apart")
@@ -1106,7 +1129,7 @@ class _Translator:
         kinds = self._node.meta["val"]
         sizes = [kind.shape[axis] for kind in kinds]
         if not all(isinstance(size, int) for size in sizes):
-            raise _RefusedError("splits the batch")
+            raise _RefusedError("splits the batch", "a split along another axis")
         base = self._name_output(self._node)
         names = [self._unique(f"{base}/part_{number}") for number in range(len(sizes))]
         self._add("Split", [self._read(source), self._ints(*sizes)], *names, axis=axis)
@@ -1132,7 +1155,7 @@ class _Translator:
     def select(self, a: _Args) -> None:
         axis, index = self._axis(a["self"], a["dim"]), a["index"]
         if not isinstance(index, int):
-            raise _RefusedError("picks a place that depends on the batch")
+            raise _RefusedError("picks a place that depends on the batch", _FIXED)
         extent = self._shape(a["self"])[axis]
         if index < 0 and isinstance(extent, int):
             index += extent
@@ -1146,7 +1169,7 @@ class _Translator:
         axis = self._axis(a["self"], a["dim"])
         start, end = a["start"] or 0, _TO_END if a["end"] is None else a["end"]
         if not isinstance(start, int) or not isinstance(end, int):
-            raise _RefusedError("cuts at a place that depends on the batch")
+            raise _RefusedError("cuts at a place that depends on the batch", _FIXED)
         lists = (self._ints(number) for number in (start, end, axis, a["step"]))
         self._emit("Slice", [self._read(a["self"]), *lists])
 
@@ -1158,7 +1181,9 @@ class _Translator:
             self._alias(self._node, source)
             return
         if source is self._captured.input or before in _FLOATS:
-            raise _RefusedError(f"casts {before} to {after}")
+            raise _RefusedError(
+                f"casts {before} to {after}", "floats throughout; ids are the input, and stay whole"
+            )
         kind = helper.np_dtype_to_tensor_dtype(_to_array(torch.empty(0, dtype=after)).dtype)
         self._emit("Cast", [self._read(source)], to=kind)
 
@@ -1460,7 +1485,6 @@ _OVERWRITING = frozenset(
         *("select_scatter", "slice_scatter"),
     )
 )
-_OTHERS: Final = "one of the layers that docs/benchmarks.md (imports) has as working"
 _BY_PLACES: Final = "a layer over one axis or two, of the same kind"
 _ZEROS: Final = "zeros: nn.ZeroPad2d, or the padding of the convolution"
 _SMOOTH: Final = "nn.SiLU or nn.ELU"

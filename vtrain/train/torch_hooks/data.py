@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -14,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from vtrain.errors import DataError, Problem, UnsupportedError
+from vtrain.errors import DataError, Problem, UnsupportedError, gather
 from vtrain.graph.update import floor_log2
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
 from vtrain.spec.samples import Samples
@@ -26,6 +28,7 @@ _INPUTS: Final = ("input_ids", "pixel_values", "x", "input", "image", "inputs", 
 _TARGETS: Final = ("labels", "label", "y", "target", "targets")
 """Names of columns, by which those of a dataset are chosen."""
 _MOST_EXPONENT: Final = 64
+_FEWER: Final = "fewer samples, or a folder of files and a task file: docs/tasks.md"
 
 
 @dataclass(frozen=True)
@@ -69,33 +72,34 @@ def load(
     """Samples to train on, and to measure on.
 
     ``data`` and ``test`` are a pair of arrays, tokens as one array, a dict of arrays, a Dataset of
-    torch, or a Dataset of Hugging Face.  UnsupportedError where it is none of these; DataError for
-    values that cannot be taken.
+    torch, or a Dataset of Hugging Face.  UnsupportedError, with all reasons, where it is none of
+    these, or has values that cannot be taken.
     """
-    for where, given in (("data", data), ("test", test)):
-        if isinstance(given, str | Path):
-            reason = "is the name of a file, and what is in it was expected"
-            fix = "np.load of a .npy, or np.frombuffer(Path(...).read_bytes(), np.uint8) of a text"
-            _refuse(where, repr(str(given)), reason, fix)
     if _is_tokens(data):
         return _load_tokens(data, test, wanted, validation)
+    problems: list[Problem] = []
     if validation is not None:
-        _refuse("validation", repr(validation), "is a share of tokens", "give test=")
+        fix = "samples to measure on: test=(x, y)"
+        problems.append(Problem("validation", repr(validation), "is a share of tokens", fix))
     notes: list[str] = []
-    pair = _take_pair(data, "data", wanted, notes)
+    pair = gather(problems, lambda: _take_pair(data, "data", wanted, notes))
+    held = None
+    if test is not None:
+        held = gather(problems, lambda: _take_pair(test, "test", wanted, notes))
+    for given, where in ((pair, "data"), (held, "test")):
+        if given is not None:
+            problems += _check_values(given, where, wanted)
+    if pair is None or problems:
+        raise UnsupportedError(problems, where="from_torch")
+    wholes = (wanted.takes_ids, wanted.has_classes)
     forms = [
-        _choose_form(values, "data", what, is_whole=is_whole)
-        for values, what, is_whole in (
-            (pair.x, "inputs", wanted.takes_ids),
-            (pair.y, "targets", wanted.has_classes),
-        )
+        _choose_form(values, is_whole=is_whole)
+        for values, is_whole in zip((pair.x, pair.y), wholes, strict=True)
     ]
     if wanted.has_classes and pair.y.dtype.kind == "f":
         notes.append("the targets of data are floats, all of them whole: they are taken as labels")
     samples = _build(pair, forms, "data", notes)
-    others = None
-    if test is not None:
-        others = _build(_take_pair(test, "test", wanted, notes), forms, "test", notes)
+    others = None if held is None else _build(held, forms, "test", notes)
     places = math.prod(pair.y.shape[1:])
     counts, has_ignored = {places}, False
     if wanted.has_classes and wanted.ignored is not None:
@@ -108,8 +112,17 @@ def load(
     return Loaded(samples, others, places, counted, has_ignored, tuple(notes))
 
 
-def _refuse(path: str, what: str, reason: str, instead: str = "") -> NoReturn:
+def _refuse(path: str, what: str, reason: str, instead: str) -> NoReturn:
     raise UnsupportedError([Problem(path, what, reason, instead)], where="from_torch")
+
+
+@contextmanager
+def _refusing(where: str, instead: str) -> Iterator[None]:
+    """What a table of samples cannot have is refused as all else is."""
+    try:
+        yield
+    except DataError as error:
+        _refuse(where, error.where or "samples", error.message, instead)
 
 
 # --- tokens
@@ -130,26 +143,51 @@ def _load_tokens(
             "cross-entropy",
             "give inputs and targets: data=(x, y)",
         )
-    tokens = _as_tokens(data, "data")
-    held = None if test is None else _as_tokens(test, "test")
-    if validation is not None:
-        if test is not None:
-            _refuse("validation, test", "both are given", "say what to measure on", "one of them")
-        share = Fraction(str(validation))
-        if not 0 < share < 1:
-            _refuse("validation", repr(validation), "must lie between 0 and 1", "0.1")
+    problems: list[Problem] = []
+    found = gather(problems, lambda: _as_tokens(data, "data"))
+    held = None if test is None else gather(problems, lambda: _as_tokens(test, "test"))
+    share = None if validation is None else gather(problems, lambda: _read_share(validation))
+    if validation is not None and test is not None:
+        reason = "say what to measure on"
+        problems.append(Problem("validation, test", "both are given", reason, "one of them"))
+    if found is None or problems:
+        raise UnsupportedError(problems, where="from_torch")
+    tokens = found
+    if share is not None:
         whole = slice(0, len(tokens))
         held = tokens[Split(share, held_out=True).choose(whole)]
         tokens = tokens[Split(share, held_out=False).choose(whole)]
     if held is not None and held.dtype != tokens.dtype:
         held = _retype(held, tokens.dtype)
     places = wanted.shape[0]
-    samples = _open_windows(tokens, places, wanted.stride, "data")
-    others = None if held is None else _open_windows(held, places, places, "test")
+    samples = gather(problems, lambda: _open_windows(tokens, places, wanted.stride, "data"))
+    others = None
+    if held is not None:
+        others = gather(problems, partial(_open_windows, held, places, places, "test"))
+    if samples is None or problems:
+        raise UnsupportedError(problems, where="from_torch")
     return Loaded(samples, others, places, places, has_ignored=False)
 
 
+def _read_share(validation: object) -> Fraction:
+    try:
+        share = Fraction(str(validation))
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
+    if not 0 < share < 1:
+        _refuse("validation", repr(validation), "is no number between 0 and 1", "0.1")
+    return share
+
+
+def _refuse_name(data: object, where: str) -> None:
+    if isinstance(data, str | Path):
+        reason = "is the name of a file, and what is in it was expected"
+        fix = "np.load of a .npy, or np.frombuffer(Path(...).read_bytes(), np.uint8) of a text"
+        _refuse(where, repr(str(data)), reason, fix)
+
+
 def _as_tokens(data: object, where: str) -> Array:
+    _refuse_name(data, where)
     array = data.detach().cpu().numpy() if isinstance(data, torch.Tensor) else np.asanyarray(data)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         reason = f"has the shape {array.shape} and elements of type {array.dtype}"
@@ -170,40 +208,42 @@ def _open_windows(tokens: Array, context: int, stride: int, where: str) -> Sampl
     kind = TOKEN_ARRAYS[f"{tokens.dtype.kind}{tokens.dtype.itemsize}"]
     windows = Windows(kind, len(tokens), context, stride, 1)
     if windows.count < 1:
-        raise DataError(
-            f"has {len(tokens)} tokens, too few for one window of {context} and its labels",
-            where=where,
+        _refuse(
+            where,
+            f"{len(tokens)} tokens",
+            f"are too few for one window of {context} and its labels",
+            f"{context + 1} tokens or more, or an example of fewer places",
         )
     table = np.ascontiguousarray(tokens) if not tokens.flags.c_contiguous else tokens
-    return with_root(Samples(describe_windows(windows), table.view(np.uint8)))
+    with _refusing(where, _FEWER):
+        return with_root(Samples(describe_windows(windows), table.view(np.uint8)))
 
 
 # --- inputs and targets
 
 
 def _take_pair(data: object, where: str, wanted: Wanted, notes: list[str]) -> Pair:
+    _refuse_name(data, where)
     if isinstance(data, DataLoader):
         reason = "chooses the order of samples, and the task does that by its seed"
         size = data.batch_size
         more = f", batch={size}" if where == "data" and size else ""
         _refuse(where, "DataLoader", reason, f"its dataset: {where}=loader.dataset{more}")
-    if isinstance(data, IterableDataset):
-        reason = "has no number of samples, and a task commits to all of them"
-        _refuse(where, type(data).__name__, reason, "a Dataset with a length, or arrays")
+    of_hub = hasattr(data, "column_names") and hasattr(data, "with_format")
+    _refuse_stream(data, where, of_hub=of_hub)
     if isinstance(data, TensorDataset):
         if len(data.tensors) != 2:
-            _refuse(where, f"TensorDataset of {len(data.tensors)}", "must be of inputs and targets")
+            what = f"TensorDataset of {len(data.tensors)}"
+            fix = "TensorDataset(inputs, targets), or a dict of arrays and columns="
+            _refuse(where, what, "must be of inputs and targets", fix)
         x, y = data.tensors
     elif isinstance(data, tuple | list) and len(data) == 2:
         x, y = data
     elif isinstance(data, Mapping):
+        _refuse_splits(data, where)
         x, y = _pick_columns({str(key): data[key] for key in data}, where, wanted, notes)
-    elif hasattr(data, "column_names") and hasattr(data, "with_format"):
-        names = [str(name) for name in data.column_names]
-        plain = data.with_format("numpy")
-        chosen = [name for name in _choose_columns(names, where, wanted) if name]
-        columns = {name: _stack(plain[:][name], where, name) for name in chosen}
-        x, y = _pick_columns(columns, where, wanted, notes)
+    elif of_hub and getattr(data, "format", {}).get("type") != "custom":
+        x, y = _read_columns(data, where, wanted, notes)
     elif isinstance(data, Dataset) or (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         x, y = _read_dataset(data, where, wanted, notes)
     else:
@@ -215,10 +255,43 @@ def _take_pair(data: object, where: str, wanted: Wanted, notes: list[str]) -> Pa
         )
     pair = Pair(_as_array(x, where, "inputs"), _as_array(y, where, "targets"))
     if len(pair.x) != len(pair.y):
-        raise DataError(
-            f"has {len(pair.x)} inputs and {len(pair.y)} targets: as many are needed", where=where
-        )
+        reason = f"are {len(pair.x)} inputs and {len(pair.y)} targets"
+        _refuse(where, "samples", reason, "a target for each input")
+    if not pair.x.size or not pair.y.size:
+        reason = f"are none: the inputs are {pair.x.shape}, the targets {pair.y.shape}"
+        _refuse(where, "samples", reason, "one sample at least, of one element at least")
     return pair
+
+
+def _refuse_stream(data: object, where: str, *, of_hub: bool) -> None:
+    if isinstance(data, IterableDataset) or (of_hub and not hasattr(data, "__getitem__")):
+        reason = "has no number of samples, and a task commits to all of them"
+        fix = "a Dataset with a length, or arrays"
+        if of_hub:
+            fix = "load_dataset without streaming=True, or Dataset.from_list([*stream.take(1000)])"
+        _refuse(where, type(data).__name__, reason, fix)
+
+
+def _refuse_splits(data: Mapping[Any, Any], where: str) -> None:
+    """Of a dict of datasets nobody knows which is to be trained on."""
+    splits = [str(name) for name in data if hasattr(data[name], "column_names")]
+    if splits:
+        reason = f"has several datasets: {', '.join(splits)}"
+        _refuse(where, type(data).__name__, reason, f'one of them: data["{splits[0]}"]')
+
+
+def _read_columns(data: Any, where: str, wanted: Wanted, notes: list[str]) -> tuple[Any, Any]:
+    """Of a Dataset of Hugging Face, whatever format it gives its rows in; one with a transform of
+    its user's own is read row by row instead, as the transform makes them."""
+    names = [str(name) for name in data.column_names]
+    chosen = [name for name in _choose_columns(names, where, wanted) if name]
+    try:
+        rows = data.select_columns(chosen).with_format("numpy")[:]
+    except Exception as error:  # noqa: BLE001 - decoding is anybody's code
+        reason = f"raised {type(error).__name__} when its rows were asked for: {error}"
+        _refuse(where, type(data).__name__, reason, "rows that can all be read: for row in data")
+    columns = {name: _stack(rows[name], where, name) for name in chosen}
+    return _pick_columns(columns, where, wanted, notes)
 
 
 def _choose_columns(names: Sequence[str], where: str, wanted: Wanted) -> tuple[str, str]:
@@ -264,7 +337,7 @@ def _read_dataset(data: Any, where: str, wanted: Wanted, notes: list[str]) -> tu
     """All samples of a dataset with a length, which must not change, nor its first sample."""
     count = len(data)
     if count == 0:
-        raise DataError("has no samples", where=where)
+        _refuse(where, type(data).__name__, "has no samples", "one sample at least")
     items = [_read_item(data, number, where) for number in range(count)]
     if len(data) != count:
         reason = f"had {count} samples and then {len(data)}"
@@ -291,11 +364,13 @@ def _read_dataset(data: Any, where: str, wanted: Wanted, notes: list[str]) -> tu
 def _read_item(data: Any, number: int, where: str) -> Any:
     try:
         return data[number]
-    except Exception as error:
-        raise DataError(
+    except Exception as error:  # noqa: BLE001 - a dataset is anybody's code
+        _refuse(
+            where,
+            f"sample {number} of {type(data).__name__}",
             f"raised {type(error).__name__} when it was asked for: {error}",
-            where=f"{where}: sample {number} of {type(data).__name__}",
-        ) from error
+            f"samples from 0 to len - 1 that can all be read: for i in range(len({where}))",
+        )
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -320,6 +395,8 @@ def _stack(items: Any, where: str, name: str) -> Array:
             f"has samples of {len(shapes)} shapes, as {sorted(shapes)[0]} and {longest}",
             "pad or cut them to one, and let the loss ignore padding",
         )
+    if not arrays:
+        _refuse(where, f"column {name}", "has no samples", "one sample at least")
     return np.stack(arrays)
 
 
@@ -339,13 +416,15 @@ def _as_array(values: Any, where: str, name: str) -> Array:
 def _build(pair: Pair, forms: Sequence[_Form], where: str, notes: list[str]) -> Samples:
     parts = []
     for values, form, what in zip((pair.x, pair.y), forms, ("inputs", "targets"), strict=True):
-        array, beyond = _convert(values, form, where, what)
+        array, beyond = _convert(values, form)
         if beyond and where == "data":
-            raise DataError(f"{beyond} of the {what} are beyond int32", where=where)
+            fix = "whole numbers from -2^31 to 2^31 - 1"
+            _refuse(where, what, f"are beyond int32 in {beyond} places", fix)
         if beyond:
             notes.append(f"{beyond} {what} of test are beyond those of data, and held to them")
         parts.append(array)
-    return build_samples(parts[0], parts[1], *(form.exponent for form in forms))
+    with _refusing(where, _FEWER):
+        return build_samples(parts[0], parts[1], *(form.exponent for form in forms))
 
 
 # --- whole numbers and mantissas
@@ -359,14 +438,10 @@ class _Form:
     exponent: int = 0
 
 
-def _choose_form(values: Array, where: str, what: str, *, is_whole: bool) -> _Form:
+def _choose_form(values: Array, *, is_whole: bool) -> _Form:
     """Ids and labels are i32, whichever there are; other whole numbers have the least type that
     holds them, floats are mantissas of 16 bits at the finest exponent."""
-    _require_finite(values, where, what)
     if is_whole:
-        if values.dtype.kind == "f" and not bool((values == np.trunc(values)).all()):
-            noun = "ids" if what == "inputs" else "labels"
-            _refuse(where, what, f"are floats, and {noun} are whole numbers", "integers")
         return _Form("i32")
     least, largest = values.min(initial=0), values.max(initial=0)
     if values.dtype.kind in "iu":
@@ -381,16 +456,26 @@ def _choose_form(values: Array, where: str, what: str, *, is_whole: bool) -> _Fo
     return _Form("i16", max(-_MOST_EXPONENT, min(_MOST_EXPONENT, exponent)))
 
 
-def _require_finite(values: Array, where: str, what: str) -> None:
-    finite = np.isfinite(values)
-    if not finite.all():
-        sample = int(np.argwhere(~finite)[0][0])
-        raise DataError(f"sample {sample} of the {what} is NaN or infinite", where=where)
+def _check_values(pair: Pair, where: str, wanted: Wanted) -> list[Problem]:
+    """Elements that no number stands for, and ids and labels that are no whole numbers."""
+    problems = []
+    for values, what, noun, is_whole in (
+        (pair.x, "inputs", "ids", wanted.takes_ids),
+        (pair.y, "targets", "labels", wanted.has_classes),
+    ):
+        finite = np.isfinite(values)
+        if not finite.all():
+            sample = int(np.argwhere(~finite)[0][0])
+            reason = f"are NaN or infinite in sample {sample}"
+            problems.append(Problem(where, what, reason, "finite numbers, or fewer samples"))
+        elif is_whole and values.dtype.kind == "f" and bool((values != np.trunc(values)).any()):
+            reason = f"are floats, and {noun} are whole numbers"
+            problems.append(Problem(where, what, reason, "integers"))
+    return problems
 
 
-def _convert(values: Array, form: _Form, where: str, what: str) -> tuple[Array, int]:
+def _convert(values: Array, form: _Form) -> tuple[Array, int]:
     """Elements in a form, and how many are beyond it and held to it."""
-    _require_finite(values, where, what)
     lo, hi = (SATURATION if form.exponent else STORAGE)[form.dtype]
     if form.dtype == "i16" and (form.exponent or values.dtype.kind == "f"):
         lo, hi = SATURATION["i16"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -20,11 +20,20 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from vtrain.engines.registry import choose_apply, choose_evaluator
-from vtrain.errors import DataError, GraphError, ModelError, Problem, TaskError, UnsupportedError
+from vtrain.errors import (
+    DataError,
+    GraphError,
+    ModelError,
+    Problem,
+    TaskError,
+    UnsupportedError,
+    gather,
+)
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Embedding, Softmax
 from vtrain.graph.step import keeps_order
 from vtrain.spec.samples import Samples
+from vtrain.train.data import check_ids, check_labels
 from vtrain.train.deliver import check_fit
 from vtrain.train.task import CompiledTask, Held, TaskFile, compile_task, parse_task, profile_task
 from vtrain.train.torch_hooks.data import Loaded, Wanted, load
@@ -36,7 +45,6 @@ Progress = Callable[[str, int, int], None]
 """(what is being done, how much is done, of how much)"""
 
 Module = nn.Module
-T = TypeVar("T")
 
 _CHECKPOINTS: Final = 100
 """Steps between checkpoints unless asked otherwise."""
@@ -94,42 +102,40 @@ def from_torch(
     progress: Progress = lambda what, done, total: None,
 ) -> CompiledTask:
     """See :func:`vtrain.from_torch`."""
-    problems: list[Problem] = _check_counts(batch=batch, steps=steps, epochs=epochs)
-    if problems:
-        raise UnsupportedError(problems, where="from_torch")
-
-    def gather(part: Callable[[], T]) -> T | None:
-        try:
-            return part()
-        except UnsupportedError as error:
-            problems.extend(error.problems)
-            return None
-
+    problems: list[Problem] = _check_counts(batch=batch, steps=steps, epochs=epochs, stride=stride)
+    miscounted = {problem.path for problem in problems}
     progress("reading the module", 0, 1)
     fast = choose_apply("auto")
-    imported = gather(lambda: import_module(module, example_inputs, output, apply=fast))
-    found_loss = gather(lambda: read_loss(loss))
+    imported = gather(problems, lambda: import_module(module, example_inputs, output, apply=fast))
+    found_loss = gather(problems, lambda: read_loss(loss))
     shape, takes_ids = _describe_example(example_inputs)
     wanted = Wanted(
         shape=shape,
         takes_ids=takes_ids,
         has_classes=found_loss is None or found_loss.kind == "cross_entropy",
         ignored=None if found_loss is None else found_loss.ignored,
-        stride=stride,
+        stride=1 if "stride" in miscounted else stride,
         columns=columns,
     )
-    loaded = gather(lambda: load(data, test, wanted, validation))
-    if imported and loaded and found_loss and _has_classes_first(imported, found_loss, loaded):
-        imported = gather(
-            lambda: import_module(module, example_inputs, output, classes_last=True, apply=fast)
-        )
-    size = gather(lambda: _read_batch(batch, data))
-    total = gather(lambda: _count_steps(steps, epochs, size, loaded))
-    found = gather(lambda: read_optimizer(module, optimizer, scheduler, total or 1))
+    loaded = gather(problems, lambda: load(data, test, wanted, validation))
+    if imported and loaded and found_loss:
+        problems += _check_forms(shape, imported, found_loss, loaded)
+        problems += _check_numbers(imported, found_loss, loaded, vocabulary)
+        if _has_classes_first(imported, found_loss, loaded):
+            imported = gather(
+                problems,
+                lambda: import_module(
+                    module, example_inputs, output, classes_last=True, apply=fast
+                ),
+            )
+    size, total = None, None
+    if "batch" not in miscounted:
+        size = gather(problems, lambda: _read_batch(batch, data))
+    if not miscounted & {"steps", "epochs"}:
+        total = gather(problems, lambda: _count_steps(steps, epochs, size, loaded))
+    found = gather(problems, lambda: read_optimizer(module, optimizer, scheduler, total or 1))
     if found_loss is not None and loaded is not None:
         problems += _check_ignored(found_loss, loaded)
-        if imported is not None:
-            problems += _check_forms(shape, imported, found_loss, loaded)
     progress("reading the module", 1, 1)
     if problems or size is None or not (imported and found_loss and loaded and total and found):
         raise UnsupportedError(problems, where="from_torch")
@@ -160,12 +166,17 @@ def from_torch(
             raise
         raise UnsupportedError([problem], where="from_torch") from error
     except (TaskError, DataError) as error:
-        message, where = error.message, error.where
-        for pattern, words in _WORDS:
-            message = re.sub(pattern, words, message)
+        where = error.where
         for table in _ARGUMENTS:
             where = where.removeprefix(table)
-        raise type(error)(message, where=where) from error
+        raise type(error)(_in_words(error.message), where=where) from error
+
+
+def _in_words(message: str) -> str:
+    """What is said of a task file, said of arguments."""
+    for pattern, words in _WORDS:
+        message = re.sub(pattern, words, message)
+    return message
 
 
 _WORDS: Final = (
@@ -266,6 +277,34 @@ def _check_forms(
             for what, found, wanted, noun in cases
             if not keeps_order(found, wanted)
         ]
+    return problems
+
+
+def _check_numbers(
+    imported: Imported, loss: Loss, loaded: Loaded, vocabulary: int | None
+) -> list[Problem]:
+    """Labels that are no class of the output, ids that the model has no row for."""
+    shape, rows = imported.output_shape, _count_rows(imported)
+    ignored = loss.ignored if loaded.has_ignored else None
+    problems = []
+    for where, samples in (("data", loaded.samples), ("test", loaded.test)):
+        if samples is None:
+            continue
+        is_text = samples.spec.windows is not None
+        try:
+            if rows is not None:
+                below = (vocabulary or rows) if is_text else rows
+                noun = "tokens" if is_text else "ids"
+                check_ids(samples, below)
+            if loss.kind == "cross_entropy" and shape:
+                below = shape[0 if _has_classes_first(imported, loss, loaded) else -1]
+                noun = "tokens" if is_text else "labels"
+                check_labels(samples, below, ignored)
+        except DataError as error:
+            reason, _, fix = _in_words(error.message).partition(": ")
+            what = noun if is_text else error.where
+            range_of = f"{noun} from 0 to {below - 1}"
+            problems.append(Problem(where, what, reason, "; ".join(filter(None, (range_of, fix)))))
     return problems
 
 
@@ -418,14 +457,15 @@ def _describe_data(samples: Samples, imported: Imported, vocabulary: int | None)
     }
 
 
-def _count_rows(imported: Imported) -> int:
-    """Of the tables that the module's input is looked up in."""
+def _count_rows(imported: Imported) -> int | None:
+    """Of the tables that the module's input is looked up in; None where it is in none."""
     model = imported.model
-    return min(
+    rows = (
         int(model.params[layer.weight].shape[0])
         for layer in model.layers
         if isinstance(layer, Embedding) and layer.input == model.input
     )
+    return min(rows, default=None)
 
 
 def _describe_optimizer(

@@ -338,7 +338,7 @@ def test_train_names_the_site_that_clamps_and_what_helps(
     code, text, err = call("train", tmp_path / "task.toml", *out)
     assert code == 0, err
     (told,) = parse(text)["warnings"]
-    assert re.search(r"clamped at h \(\d+\), which costs accuracy: give more calib", told), told
+    assert re.search(r"clamped at h \(\d+\), which costs accuracy; give more calib", told), told
     assert f"warning: {told}" in err
     assert [found["site"] for found in parse(text)["saturation"]] == ["h"]
 

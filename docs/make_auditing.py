@@ -1,7 +1,8 @@
 """Write docs/auditing.md from the order of an audit's checks: ``python docs/make_auditing.py``.
 
-What is said of each check is the table by which the audit runs, ``vtrain.audit.order``; a test
-compares.
+What is said of each check is in the tables of ``vtrain.audit.order``: the structure check runs by
+the names, places and needs there, and vectors hold each condition (tests/audit/test_vectors.py); a
+test compares the page.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from vtrain.wire.report import EXIT_CODES
 
 INTRODUCTION: Final = """# Auditing a run
 
-Written by `python docs/make_auditing.py` from the table by which the audit runs.
+Written by `python docs/make_auditing.py` from tables of the checks. The structure check of
+`vtrain` runs by its table, as far as the order of checks, their places, what they need and what
+they establish go. What a condition says, its fault and its own place are words here, and so is all
+of the replay, the algebraic check and the proofs: there vectors hold `vtrain` to the page, a case
+for each condition of each check (`tests/audit/test_vectors.py` names it, and says of each condition
+without one why there is none).
 
 What an auditor does with a run directory ([format.md](format.md), section 6), in which order, and
 with what verdict. Two auditors who are asked the same of the same bytes, with the same randomness,

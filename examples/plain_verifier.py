@@ -8,9 +8,9 @@ over being fast.
     python plain_verifier.py audit RUN [--all | --samples N] [--seed HEX] [--claim HEX|FILE]
         [--solver HEX] [--task-id HEX] [--data FILE] [--srs FILE] [--hiding FILE]
         [--mode proof [--private] [--steps N,N-N] [--batches FILE --owner HEX]
-        [--allow-insecure-srs]]
+        [--trace-seed HEX --trace-samples N [--trace-claim HEX|FILE]] [--allow-insecure-srs]]
         [--mode algebraic [--steps N,N-N] [--traces DIR] [--trace-claim HEX|FILE]
-        [--challenge HEX] [--derived]] [--json]
+        [--challenge HEX] [--derived] [--rows N [--rows-above BYTES]]] [--json]
 
 RUN is a folder, or the file:// URL of a folder that is a store.  An audit by proofs goes as far as
 there is no need of ezkl: it says which proofs are none, and of others that it cannot tell.
@@ -816,6 +816,7 @@ def on_curve(point: tuple[int, int]) -> bool:
 
 
 BN254_R = 21888242871839275222246405745257275088548364400416034343698204186575808495617
+FROM_MONTGOMERY = pow(2, -256, BN254_P)
 Point = tuple[int, int] | None  # None is the point at infinity
 
 
@@ -837,9 +838,10 @@ def sum_multiples(factors: list[int], points: list[tuple[int, int]]) -> Point:
     pairs = [
         (f, p) if f >= 0 else (-f, (p[0], -p[1] % BN254_P))
         for f, p in zip(factors, points, strict=True)
+        if f
     ]
     total: Point = None
-    for shift in reversed(range(0, max(f.bit_length() for f, _ in pairs) + 1, 4)):
+    for shift in reversed(range(0, max((f.bit_length() for f, _ in pairs), default=0) + 1, 4)):
         for _ in range(4):
             total = add_points(total, total)
         at_least: Point = None  # the points whose digit is not smaller
@@ -899,7 +901,7 @@ class Commitments:
         """The point that is stored there."""
         stored = [int.from_bytes(data[i : i + 32], "little") for i in (at, at + 32)]
         require(max(stored) < BN254_P, "srs", "a coordinate is not reduced")
-        x, y = (value * pow(2, -256, BN254_P) % BN254_P for value in stored)
+        x, y = (value * FROM_MONTGOMERY % BN254_P for value in stored)
         require(on_curve((x, y)), "srs", "no point of the curve")
         return x, y
 
@@ -2622,6 +2624,8 @@ class ProofQuestion(Question):
     steps: list[int] | None = None  # named, in place of a draw
     batches: dict | None = None  # what the data's owner signed
     owner: bytes = b""
+    first: tuple[bytes, int] | None = None  # of tiles: the draw of steps, and how many
+    tiles_pin: bytes | dict | None = None  # of tiles: what was signed, as it was kept
 
 
 @dataclass
@@ -2631,7 +2635,9 @@ class AlgebraicQuestion(Question):
     traces: Path = Path()
     steps: list[int] | None = None  # named, in place of a draw
     traces_pin: bytes | dict | None = None
-    challenge: bool = False  # is the randomness of the vectors handed in?
+    challenge: bytes | None = None  # the randomness of vectors and rows, if it is handed in
+    rows: int | None = None  # of the outputs of nodes with a tensor of more than so many bytes
+    rows_above: int = 64 * 2**20
 
 
 def read_regular(folder: Path, name: str, size: int | None = None) -> bytes:
@@ -3151,6 +3157,17 @@ class Audit:
         parts = [found[part].reshape(self.task["batch"], -1) for part in ("x", "y")]
         return [part.ravel() if part.shape[1] == 1 else part for part in parts]
 
+    def list_parts(
+        self, step: int, before: dict[str, np.ndarray], result: StepResult
+    ) -> list[tuple[str, bytes, list[np.ndarray]]]:
+        """What a step's KZG record commits to: each part, its key, and its tensors."""
+        of_batch = self.find_key("batch", step, result.record["batch_digest"])
+        return [
+            ("before", self.state_key(step - 1, before), self.committed(before)),
+            ("batch", of_batch, self.gathered(result.outputs)),
+            ("after", self.state_key(step, result.state), self.committed(result.state)),
+        ]
+
     def compare_kzg(
         self, step: int, agreed: int, before: dict[str, np.ndarray], result: StepResult
     ) -> Failed | None:
@@ -3161,12 +3178,7 @@ class Audit:
         record, hidden = self.kzg_records[step // every - 1], len(self.hidden)
         place = f"step {step}"
         since = place if agreed >= step - 1 else f"steps {agreed + 1} to {step}"
-        of_batch = self.find_key("batch", step, result.record["batch_digest"])
-        for part, key, tensors in (
-            ("before", self.state_key(step - 1, before), self.committed(before)),
-            ("batch", of_batch, self.gathered(result.outputs)),
-            ("after", self.state_key(step, result.state), self.committed(result.state)),
-        ):
+        for part, key, tensors in self.list_parts(step, before, result):
             if not key or key_id(key) != record[f"{part}_key"]:
                 self.hidden.append(f"{place}: {part}")
             elif self.commitments.commit_all(tensors, key) != record[part]:
@@ -3314,7 +3326,7 @@ PUBLIC_CHECKS = (
 STEP_CIRCUITS = ("step", "step-clamps")
 LEAST_STEP_K = 17
 EZKL = "23.0.5"
-CEREMONY = {  # SHA-256 of the SRS files of the ceremony, k = 1 to 26 (proofs.md, "The SRS")
+CEREMONY = {  # SHA-256 of the SRS files of the ceremony, k = 1 to 26 (format.md, section 4a)
     "cafb2aa72c200ddc4e28aacabb8066e829207e2484b8d17059a566232f8a297b",
     "8194ec51da5d332d2e17283ade34920644774452c2fadf33742e8c739e275d8e",
     "0729e815bce2ac4dfad7819982c6479c3b22c32b71f64dca05e8fdd90e8535ef",
@@ -3371,6 +3383,18 @@ def check_signed_batches(value: Any, where: str) -> None:
     require(len(body["commitments"]) == body["steps"] // body["every"], place, "not all batches")
 
 
+TILE_TRACE = structure({"step": STEP_NUMBER, "root": HASH, "count": integer(0, 2**62)})
+_TILES_BODY = structure(
+    {"claim": HASH, "randomness": byte_string(0, most=64), "traces": array(TILE_TRACE, 4096)}
+)
+SIGNED_TILES = structure({"trace_claim": _TILES_BODY, "signature": SIGNATURE})
+
+
+def tiles_digest(signed: dict) -> bytes:
+    """What is signed of tiles."""
+    return derive("trace claim v1", encode(signed["trace_claim"]))
+
+
 def srs_k(data: bytes) -> int:
     """The k that an SRS file is for; ValueError where it is none (format.md, section 4a)."""
     k = int.from_bytes(data[:4], "little")
@@ -3380,8 +3404,8 @@ def srs_k(data: bytes) -> int:
 
 
 class ProofAudit(Audit):
-    """An audit by proofs of whole steps, without circuits, keys and ezkl: a proof that takes these
-    is not done."""
+    """An audit by proofs, without circuits, keys and ezkl: a proof that takes these is not done,
+    nor is what takes the statements into which tiles fall."""
 
     question: ProofQuestion
 
@@ -3405,6 +3429,14 @@ class ProofAudit(Audit):
         self.checks[before].where = ""
         if asked.batches is not None:
             self.check("owner", "", "", self.check_owner)
+        of_tiles = self.task.get("proof", {}).get("circuit") == "tiles"
+        if of_tiles != (asked.first is not None):
+            raise ValueError("two draws are of tiles, and tiles take two draws")
+        if of_tiles:
+            self.check("tiles", "", "", self.check_tiles)
+            if self.checks[-1].status == "passed":
+                self.checks[-1] = Check("tiles", "not_done", "", "this takes the statements")
+            return
         steps = self.chosen_steps()
         if why := self.why_none(steps):
             self.checks.append(Check("proof", "not_done", why[0], why[1]))
@@ -3474,7 +3506,86 @@ class ProofAudit(Audit):
         place = f"step {step}"
         self.check("proof", place, "", lambda: self.check_bundle(step))
         if self.checks[-1].status == "passed":
-            self.checks[-1] = Check("proof", "not_done", place, "this takes its circuit, and ezkl")
+            untold = Check("proof", "not_done", place, "this takes its circuit, and ezkl")
+            wrong = None if self.question.private else self.check_tensors(step)
+            self.checks[-1] = wrong or untold
+
+    def check_tensors(self, step: int) -> Check | None:
+        """Condition 7 of `proof`, 26. `replay`, 27. `kzg`: what is wrong in a run that lies there
+        whole."""
+        start = max((at for at in self.checkpoints if at < step), default=-1)
+        if self.samples is None or start < 0:
+            why = "there is nothing to do it again with"
+            return Check("proof", "failed", f"step {step}", why, "nobody")
+        parts, state = split_samples(self.task["data"], self.samples), self.checkpoints[start]
+        for at in range(start + 1, step + 1):
+            before, result = state, execute_step(self.graph, Context(state, parts))
+            state, logged = result.state, self.records[at - 1]
+            if any(result.record[name] != logged[name] for name in logged):
+                why = "done again it is not the step logged"
+                return Check("replay", "failed", f"step {at}", why, "solver")
+        if not logs_kzg(self.task):
+            return None
+        return self.check_commitments(step, self.list_told(step, before, result))
+
+    def list_told(
+        self, step: int, before: dict[str, np.ndarray], result: StepResult
+    ) -> list[tuple[str, bytes, list[np.ndarray]]] | None:
+        """The parts of a step with their keys; None where the file of these is none."""
+        try:
+            self.hiding = self.read_hiding()
+        except (OSError, Refused, Failed):
+            return None
+        return self.list_parts(step, before, result)
+
+    def check_commitments(
+        self, step: int, parts: list[tuple[str, bytes, list[np.ndarray]]] | None
+    ) -> Check | None:
+        """27. `kzg`"""
+        proof, place = self.task["proof"], f"step {step}"
+        record = self.kzg_records[step // proof["every"] - 1]
+        known = parts is not None and all(
+            key and key_id(key) == record[f"{part}_key"] for part, key, _ in parts
+        )
+        if not known:
+            why = "a key is not known, or not the one in the log"
+            return Check("proof", "failed", place, why, "nobody")
+        commitments = Commitments(Path(self.question.srs).read_bytes(), proof)
+        for part, key, tensors in parts:
+            if commitments.commit_all(tensors, key) != record[part]:
+                fault = "task" if (part, step) == ("before", 1) else "solver"
+                return Check("kzg", "failed", place, f"other commitments: {part}", fault)
+        return None
+
+    def check_tiles(self) -> None:
+        """What rows 1, 2 and 4 to 7 of tiling.md, section 7, say.  Row 3 is taken to hold: whether
+        a graph is refused takes the statements."""
+        place, pin = "proofs/traces.cbor", self.question.tiles_pin
+        hold(os.path.lexists(self.run / place), "nothing is signed of tiles", where=place)
+        known = self.kzg_records is not None
+        hold(known, "there are no commitments that it could be of", where="kzg.bin")
+        try:
+            signed = self.read_structure(place, SIGNED_TILES, "traces")
+        except Failed as failure:
+            raise Failed(failure.why, where=place) from None
+        digest = tiles_digest(signed)
+        hold(self.is_of_claim(signed), "not signed by the solver for this claim", where=place)
+        if isinstance(pin, dict) and tiles_digest(pin) != digest:
+            hold(self.is_of_claim(pin), "what was kept is not of this claim", where=place)
+            kept = {trace["step"]: trace for trace in pin["trace_claim"]["traces"]}
+            traces = signed["trace_claim"]["traces"]
+            same = all(kept.get(trace["step"], trace) == trace for trace in traces)
+            hold(same, "contradicts what was kept", "solver", place)
+        pin = tiles_digest(pin) if isinstance(pin, dict) else pin
+        hold(pin in (None, digest), "not what was pinned", where=place)
+        large = self.srs_k >= self.task["proof"]["k"]
+        hold(large, "too small for the task's k", where=self.question.srs)
+
+    def is_of_claim(self, signed: dict) -> bool:
+        """Is it signed of tiles, by the solver, for this claim?"""
+        solver, body = self.claim["solver"], signed["trace_claim"]
+        holds = signature_holds(solver, tiles_digest(signed), signed["signature"])
+        return holds and body["claim"] == claim_digest(self.claim)
 
     def check_bundle(self, step: int) -> None:
         """What can be said of the file of a proof without its circuit."""
@@ -3533,6 +3644,7 @@ class AlgebraicAudit(Audit):
         super().__init__(question)
         self.whole = False  # are all intervals looked at?
         self.traces: list[list[bytes]] = []  # the leaves of each interval chosen
+        self.signed = b""  # the digest of what is signed of them
 
     def prepare_kzg(self) -> None:
         """Nothing is compared with an SRS."""
@@ -3583,7 +3695,8 @@ class AlgebraicAudit(Audit):
         vectors to follow from what was handed in?"""
         handed_in = self.question.steps is not None or self.question.seed is not None
         of_draw = handed_in and self.question.pin is None and not self.whole
-        return of_draw or (self.question.challenge and self.question.traces_pin is None)
+        given = self.question.challenge is not None
+        return of_draw or (given and self.question.traces_pin is None)
 
     def check_traces(self, chosen: list[tuple[int, int]]) -> None:
         """19. `trace`"""
@@ -3608,6 +3721,7 @@ class AlgebraicAudit(Audit):
             hold(same or not ours, "contradicts what was kept", "solver", place)
             pin = traces_digest(pin)
         hold(pin in (None, digest), "not what was pinned", where=place)
+        self.signed = digest
         hold(all(last in there for _, last in chosen), "a trace is missing", where=place)
         for first, last in chosen:
             self.traces.append(self.check_trace(there[last], first, last))
@@ -3635,8 +3749,14 @@ class AlgebraicAudit(Audit):
     def check_values(self, chosen: list[tuple[int, int]]) -> None:
         """20. `algebraic`"""
         parts = split_samples(self.task["data"], self.samples)
+        by_rows = DrawnRows(self, parts) if self.question.rows else None
         for (first, last), leaves in zip(chosen, self.traces, strict=True):
             place = f"step {first}" if first == last else f"steps {first} to {last}"
+            self.check_first(first, leaves, place)
+            if by_rows and by_rows.plan:
+                by_rows.check(first, last, leaves, place)
+                self.replayed.append((first, last))
+                continue
             state = self.first_state(first, leaves, place)
             for step in range(first, last + 1):
                 signed = leaves[(step - first) * len(self.graph) :]
@@ -3648,8 +3768,8 @@ class AlgebraicAudit(Audit):
                 state = result.state
             self.replayed.append((first, last))
 
-    def first_state(self, step: int, leaves: list[bytes], place: str) -> dict[str, np.ndarray]:
-        """Conditions 1 to 3: the state that an interval begins with."""
+    def check_first(self, step: int, leaves: list[bytes], place: str) -> None:
+        """Condition 1: the digests of the state that an interval begins with."""
         states = states_of(self.graph)
         signed = {name: leaves[self.legal.states[name]] for name in states}
         root = tree_root(STATE_TREE, [state_leaf(a, signed[name]) for name, a in states.items()])
@@ -3658,16 +3778,26 @@ class AlgebraicAudit(Audit):
                 if step - 1 in self.checkpoints:
                     self.compare_value(step, index, signed[name], self.checkpoints[step - 1][name])
             raise Failed("other states than the log commits to", "solver", place)
-        found = {}
-        for name, index in sorted(self.legal.states.items(), key=lambda item: item[1]):
-            value, kind = self.value(index, signed[name]), self.legal.output(index)
-            hold(value is not None, f"the state {name} is owed", where=place)
-            wrong = np.flatnonzero((value < kind["lo"]) | (value > kind["hi"]))
-            fault = "task" if step == 1 else "solver"
-            if wrong.size:
-                raise Failed("out of range", fault, self.element(step, index, int(wrong[0])))
-            found[name] = value
-        return found
+
+    def first_state(self, step: int, leaves: list[bytes], place: str) -> dict[str, np.ndarray]:
+        """Conditions 2 and 3: the state that an interval begins with."""
+        in_order = sorted(self.legal.states.items(), key=lambda item: item[1])
+        return {name: self.read_value(step, i, leaves[i], place) for name, i in in_order}
+
+    def read_value(self, step: int, index: int, digest: bytes, place: str) -> np.ndarray:
+        """What was signed of a node, which must be there, and within its range."""
+        value = self.value(index, digest)
+        hold(value is not None, f"the output of node {index} is owed", where=place)
+        self.check_range(step, index, value.reshape(-1), 0)
+        return value
+
+    def check_range(self, step: int, index: int, values: np.ndarray, first: int) -> None:
+        """Are these elements, from `first` on, in the range of the node?"""
+        kind = self.legal.output(index)
+        wrong = np.flatnonzero((values < kind["lo"]) | (values > kind["hi"]))
+        fault = "task" if step == 1 and self.legal.op(index) == "state" else "solver"
+        if wrong.size:
+            raise Failed("out of range", fault, self.element(step, index, first + int(wrong[0])))
 
     def value(self, index: int, digest: bytes) -> np.ndarray | None:
         """The tensor that was signed of a node, if its bytes are there."""
@@ -4021,6 +4151,220 @@ def block_length(terms: int, streams: Sequence[tuple[int, int]]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if bound(middle) <= MAX_CHUNKS else (low, middle - 1)
     return low
+
+
+# --- rows that are drawn (algebraic.md, "Rows")
+
+FOLLOW = ("next_state", "reshape", "tensor_digest")  # their digests follow from digests
+MOST_TERMS = 2**27
+
+
+class DrawnInputs(Inputs):
+    """What elements of one node are made of: tensors as they were signed or computed, and samples.
+    Chunks that are read are noted, and held to the range of the node that puts them out."""
+
+    def __init__(self, audit: AlgebraicAudit, step: int, refs: list[int], large: list[bool]):
+        super().__init__([audit.legal.output(ref) for ref in refs])
+        self.audit, self.step, self.refs, self.large = audit, step, refs, large
+        self.tensors: list[np.ndarray | None] = [None] * len(refs)  # None: zeros
+        self.digests = [bytes(32)] * len(refs)
+        self.read: list[set[int]] = [set() for _ in refs]
+        self.windows = audit.task["data"].get("windows")
+
+    def chunk(self, number: int, index: int) -> bytes:
+        """A chunk of an input."""
+        value, kind = self.tensors[number], self.types[number]
+        per = CHUNK // DTYPES[kind["dtype"]].itemsize
+        if value is None:
+            self.read[number].add(index)
+            return bytes(CHUNK)
+        found = value.reshape(-1)[index * per : (index + 1) * per]
+        if index not in self.read[number] and self.large[number]:
+            self.audit.check_range(self.step, self.refs[number], found, index * per)
+        self.read[number].add(index)
+        return tensor_bytes(found, kind["dtype"])
+
+    def row(self, index: int) -> bytes | None:
+        """A row of the sample table."""
+        data, table = self.audit.task["data"], self.audit.samples
+        length = row_bytes(data, "x") + row_bytes(data, "y")
+        there = 0 <= index < data["samples"]
+        return table[index * length : (index + 1) * length] if there else None
+
+    def token_bytes(self, at: int) -> bytes:
+        """A token of the file."""
+        size = TOKEN_BYTES[self.windows["dtype"]]
+        return self.audit.samples[at * size : (at + 1) * size]
+
+    def digest(self, number: int) -> bytes:
+        """The digest that was signed of an input."""
+        return self.digests[number]
+
+
+class DrawnRows:
+    """Checks the values of steps, of which it looks at some rows where tensors are large."""
+
+    def __init__(self, audit: AlgebraicAudit, parts: dict[str, np.ndarray]):
+        self.audit, self.graph, self.parts = audit, audit.graph, parts
+        self.asked = audit.question
+        self.randomness = self.asked.challenge or os.urandom(32)
+        self.plan = {}  # of each node that goes by rows: elements of a row, rows, rows drawn
+        for index, node in enumerate(self.graph):
+            if node["op"] not in FOLLOW and (cut := self.cut(index)):
+                self.plan[index] = cut
+
+    def is_large(self, index: int) -> bool:
+        """Has the output of this node more bytes than are read whole?"""
+        return bytes_of(self.audit.legal.output(index)) > self.asked.rows_above
+
+    def sources(self, index: int) -> list[int]:
+        """The nodes that a node reads."""
+        return [source for source, _ in self.graph[index]["inputs"]]
+
+    def cut(self, index: int) -> tuple[int, int, int] | None:
+        """How a node goes by rows, if it does."""
+        out, op = self.audit.legal.output(index), self.graph[index]["op"]
+        tensors = [index, *self.sources(index)]
+        large = sum(bytes_of(self.audit.legal.output(i)) for i in tensors if self.is_large(i))
+        size, width = size_of(out["shape"]), DTYPES[out["dtype"]].itemsize
+        length = CHUNK // width
+        if op in PRODUCTS and CHUNK <= out["shape"][-1] * width <= 2**20:
+            length = out["shape"][-1]
+        count = -(-size // length)
+        drawn = min(self.asked.rows, count)
+        evenly = {i * (count - 1) // max(1, drawn - 1) for i in range(drawn)}
+        spans = [(i * length, min((i + 1) * length, size)) for i in sorted(evenly)]
+        if not large or 2 * self.count_read(index, spans) > large:
+            return None
+        return length, count, drawn
+
+    def count_read(self, index: int, spans: list[tuple[int, int]]) -> float:
+        """The bytes of large tensors that elements take."""
+        out, op = self.audit.legal.output(index), self.graph[index]["op"]
+        elements = sum(end - first for first, end in spans)
+        read = elements * DTYPES[out["dtype"]].itemsize if self.is_large(index) else 0
+        if op == "state":
+            return read
+        inputs = self.inputs_of(index, 1)
+        if op in PRODUCTS:
+            spans = [self.in_whole_rows(out["shape"][-1], *span) for span in spans]
+        elif elements * self.fold(index, inputs, 0).terms > MOST_TERMS:
+            return math.inf
+        for first, end in spans:
+            for element in range(first, end):
+                try:
+                    self.element(index, inputs, element)
+                except ArithmeticError:  # of zeros, which are all that is read here
+                    continue
+        chunks = [len(found) for found, is_ in zip(inputs.read, inputs.large, strict=True) if is_]
+        return read + CHUNK * sum(chunks)
+
+    @staticmethod
+    def in_whole_rows(width: int, first: int, end: int) -> tuple[int, int]:
+        """A part of a product, or all rows that it touches where these are several."""
+        if first // width == (end - 1) // width:
+            return first, end
+        return first // width * width, -(-end // width) * width
+
+    def inputs_of(self, index: int, step: int) -> DrawnInputs:
+        """The inputs of a node, zeros yet."""
+        refs = self.sources(index)
+        return DrawnInputs(self.audit, step, refs, [self.is_large(ref) for ref in refs])
+
+    def fold(self, index: int, inputs: DrawnInputs, element: int) -> Fold:
+        """How an element is computed."""
+        node = self.graph[index]
+        out = self.audit.legal.output(index)
+        return make_fold(node["op"], node["attrs"], inputs.types, out, element)
+
+    def element(self, index: int, inputs: DrawnInputs, element: int) -> int:
+        """An element of a node's output."""
+        fold = self.fold(index, inputs, element)
+        state = fold.start
+        for block in range(fold.blocks):
+            state = fold.run_block(block, state, inputs)
+        return fold.finish(state)
+
+    def check(self, first: int, last: int, leaves: list[bytes], place: str) -> None:
+        """The values of an interval that begins with the right digests."""
+        count, audit = len(self.graph), self.audit
+        after: dict[str, bytes] = {}  # the digests of the states that the step before ended with
+        for step in range(first, last + 1):
+            signed = leaves[(step - first) * count :][:count]
+            values: dict[int, np.ndarray] = {}  # what was looked at whole
+            for index, node in enumerate(self.graph):
+                op, refs = node["op"], self.sources(index)
+                if op in FOLLOW or (op == "state" and step > first):
+                    due = after[node["attrs"]["name"]] if op == "state" else signed[refs[0]]
+                    self.check_digest(step, index, signed[index], due)
+                elif index in self.plan:
+                    self.check_rows(step, index, signed, values, place)
+                elif op == "state":
+                    values[index] = audit.read_value(step, index, signed[index], place)
+                else:
+                    inputs = [self.read(step, ref, signed, values, place) for ref in refs]
+                    types = [audit.legal.output(ref) for ref in refs]
+                    right = execute_node(node, types, inputs, Context({}, self.parts))
+                    if op in PRODUCTS:
+                        there = audit.value(index, signed[index]) is not None
+                        hold(there, f"the output of node {index} is owed", where=place)
+                    audit.compare_value(step, index, signed[index], right)
+                    values[index] = right
+            ended = [node for node in self.graph if node["op"] == "next_state"]
+            after = {node["attrs"]["name"]: signed[node["inputs"][0][0]] for node in ended}
+
+    def read(
+        self, step: int, index: int, signed: list[bytes], values: dict[int, np.ndarray], place: str
+    ) -> np.ndarray:
+        """The output of a node, whole: as it was computed, or else as it was signed."""
+        if index not in values:
+            values[index] = self.audit.read_value(step, index, signed[index], place)
+        return values[index]
+
+    def check_digest(self, step: int, index: int, signed: bytes, due: bytes) -> None:
+        """A node of whose output the digest follows from digests."""
+        if self.graph[index]["op"] == "tensor_digest":
+            right = np.frombuffer(due, np.uint8).astype(np.int64)
+            self.audit.compare_value(step, index, signed, right)
+        elif signed != due:
+            value, right = self.audit.value(index, signed), self.audit.value(index, due)
+            place = f"step {step}, node {index}"
+            if value is not None and right is not None:
+                place = self.audit.element(step, index, int(np.flatnonzero(value != right)[0]))
+            raise Failed("another value", "solver", place)
+
+    def check_rows(
+        self, step: int, index: int, signed: list[bytes], values: dict[int, np.ndarray], place: str
+    ) -> None:
+        """The rows that are drawn of a node."""
+        length, count, drawn = self.plan[index]
+        domain = f"algebraic rows of step {step}, node {index}"
+        material = draw_material(self.audit.signed, domain, count, self.randomness)
+        rows = sorted(draw(material, count, drawn))
+        claimed = self.audit.value(index, signed[index])
+        hold(claimed is not None, f"the output of node {index} is owed", where=place)
+        flat = claimed.reshape(-1)
+        spans = [(row * length, min((row + 1) * length, flat.size)) for row in rows]
+        per = CHUNK // DTYPES[self.audit.legal.output(index)["dtype"]].itemsize
+        for first, end in spans:  # chunk by chunk, of which a row of a product may touch parts
+            begin, stop = first // per * per, -(-end // per) * per
+            self.audit.check_range(step, index, flat[begin:stop], begin)
+        if self.graph[index]["op"] == "state":
+            return
+        inputs = self.inputs_of(index, step)
+        for number, ref in enumerate(inputs.refs):
+            inputs.digests[number] = signed[ref]
+            inputs.large[number] = self.is_large(ref) and ref not in values
+            if inputs.large[number]:
+                inputs.tensors[number] = self.audit.value(ref, signed[ref])
+                hold(inputs.tensors[number] is not None, f"node {ref} is owed", where=place)
+            else:
+                inputs.tensors[number] = self.read(step, ref, signed, values, place)
+        for first, end in spans:
+            for element in range(first, end):
+                if self.element(index, inputs, element) != flat[element]:
+                    where = self.audit.element(step, index, element)
+                    raise Failed("another value", "solver", where)
 
 
 Term = Callable[[int, Inputs], int]
@@ -5872,6 +6216,18 @@ def read_pin(argument: str, run: Path) -> bytes | dict:
     return signed
 
 
+def read_signed(argument: str | None, rule: Rule) -> bytes | dict | None:
+    """A pin of what was signed of traces or tiles, if there is one: its digest, or a copy."""
+    if argument is None:
+        return None
+    if re.fullmatch("[0-9a-fA-F]{64}", argument):
+        return bytes.fromhex(argument)
+    try:
+        return read(rule, Path(argument).read_bytes(), "traces")
+    except (OSError, Refused) as error:
+        raise ValueError(f"{argument}: {error}") from None
+
+
 def count_argument(argument: str) -> int:
     """A number that is not negative."""
     if not re.fullmatch("[0-9]+", argument):
@@ -5897,6 +6253,13 @@ def proof_question(given: argparse.Namespace, pin: bytes | dict | None) -> Proof
         raise ValueError("--batches and --owner belong together")
     srs_k(Path(given.srs).read_bytes())
     question = ProofQuestion(given.run, given.samples or 1, given.seed, pin, given.solver)
+    if given.trace_seed is not None or given.trace_samples is not None:
+        if None in (given.trace_seed, given.trace_samples, given.seed, given.samples):
+            raise ValueError("an audit by tiles takes two draws, each with its number")
+        if given.trace_seed == given.seed or given.trace_samples == 0:
+            raise ValueError("both draws have one randomness, or the first draws nothing")
+        question.first = given.trace_seed, given.trace_samples
+        question.tiles_pin = read_signed(given.trace_claim, SIGNED_TILES)
     question.private, question.steps = given.private, given.steps
     if given.batches is not None:
         data = Path(given.batches).read_bytes()
@@ -5914,21 +6277,16 @@ def algebraic_question(given: argparse.Namespace, pin: bytes | dict | None) -> A
         raise ValueError("an algebraic audit takes no SRS, and some steps")
     if given.steps is not None and (given.samples is not None or given.seed is not None):
         raise ValueError("steps are named or drawn")
-    if given.derived and given.challenge is not None:
-        raise ValueError("vectors are derived or drawn")
+    if given.derived and (given.challenge is not None or given.rows is not None):
+        raise ValueError("vectors are derived or drawn, and rows are drawn")
+    if 0 in (given.rows, given.rows_above):
+        raise ValueError("rows are drawn from 1 on")
     traces = Path(given.traces or given.run / "traces")
     question = AlgebraicQuestion(given.run, given.samples or 1, given.seed, pin, given.solver)
     question.traces, question.steps = traces, given.steps
-    question.challenge = given.challenge is not None
-    kept = given.trace_claim
-    if kept is not None and re.fullmatch("[0-9a-fA-F]{64}", kept):
-        question.traces_pin = bytes.fromhex(kept)
-    elif kept is not None:
-        try:
-            data = Path(kept).read_bytes()
-            question.traces_pin = read(check_signed_traces, data, "traces")
-        except (OSError, Refused) as error:
-            raise ValueError(f"{kept}: {error}") from None
+    question.challenge, question.rows = given.challenge, given.rows
+    question.rows_above = given.rows_above or question.rows_above
+    question.traces_pin = read_signed(given.trace_claim, check_signed_traces)
     return question
 
 
@@ -5952,8 +6310,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace-claim")
     parser.add_argument("--challenge", type=from_hex(1, 64))
     parser.add_argument("--derived", action="store_true")
+    parser.add_argument("--rows", type=count_argument)
+    parser.add_argument("--rows-above", type=count_argument)
     parser.add_argument("--batches")
     parser.add_argument("--owner", type=from_hex(32, 32))
+    parser.add_argument("--trace-seed", type=from_hex(1, 64))
+    parser.add_argument("--trace-samples", type=count_argument)
     parser.add_argument("--allow-insecure-srs", action="store_true")  # of no proof that holds here
     parser.add_argument("--json", action="store_true")
     return parser
@@ -5991,9 +6353,11 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     except ValueError as error:
         parser.error(str(error))
     question = Question(given.run, segments, given.seed, pin, given.solver, given.task_id)
-    proofs = (given.private, given.batches, given.owner, given.allow_insecure_srs)
-    values = (given.traces, given.trace_claim, given.challenge, given.derived)
-    other = {"proof": values, "algebraic": proofs, "replay": (*proofs, *values)}
+    draw = (given.trace_seed, given.trace_samples)
+    proofs = (given.private, given.batches, given.owner, given.allow_insecure_srs, *draw)
+    values = (given.traces, given.challenge, given.derived, given.rows, given.rows_above)
+    all_ = (*proofs, *values, given.trace_claim)
+    other = {"proof": values, "algebraic": proofs, "replay": all_}
     if any(other[given.mode]):
         parser.error("an argument of another mode")
     if given.mode == "replay" and given.steps is not None:

@@ -24,7 +24,7 @@ from solver import FALSE_STEP
 import vtrain
 from vtrain.attest.keys import generate_key, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
-from vtrain.dispute.client import Follower, connect
+from vtrain.dispute.client import DisputeClient, Follower, connect
 from vtrain.dispute.game import advance, find_verdict
 from vtrain.dispute.receipts import to_moves
 from vtrain.dispute.service import require_server
@@ -34,7 +34,9 @@ from vtrain.errors import RunError, VtrainError
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_claim
 from vtrain.train.task import CompiledTask, compile_task, load_task
+from vtrain.wire import structs
 from vtrain.wire.dispute import Bond, Open, Reveal, SignedMove, decode_move
+from vtrain.wire.graph import encode_graph
 
 HERE = Path(__file__).parent
 TASK = HERE.parent / "mnist" / "tiny.toml"
@@ -152,6 +154,17 @@ def judge(follower: Follower, verdict: Verdict, path: Path) -> None:
     print(done.stdout, end="")
 
 
+def keep_transcript(client: DisputeClient, game: bytes, graph: bytes, folder: Path) -> None:
+    """What replay.py reads: every page of the transcript, and the graph."""
+    folder.mkdir(parents=True)
+    (folder / "graph.cbor").write_bytes(graph)
+    after, more = 0, True
+    while more:
+        page = client.transcript(game, after)
+        (folder / f"page-{after:06}.cbor").write_bytes(structs.encode(page))
+        after, more = after + len(page.events), bool(page.more)
+
+
 def parse_arguments() -> argparse.Namespace:
     """What is disputed, and what is kept."""
     parser = argparse.ArgumentParser(description="A cheat is found in a dispute over HTTP.")
@@ -160,6 +173,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--commit-every", type=int, help="steps of an interval, not the task's")
     parser.add_argument("--false-step", type=int, default=FALSE_STEP, help="the step altered")
     parser.add_argument("--statement", type=Path, help="keep what the referee was asked here")
+    parser.add_argument("--transcript", type=Path, help="keep the game in this new folder")
     return parser.parse_args()
 
 
@@ -174,12 +188,14 @@ def main() -> None:
             raise RunError(f"is none of the {steps} steps of the run", where="--false-step")
         every = given.commit_every or file.commit_every
         task = compile_task(replace(file, steps=steps, commit_every=every))
-        find_cheat(task, given.false_step, given.statement)
+        find_cheat(task, given.false_step, given.statement, given.transcript)
     except VtrainError as error:
         sys.exit(str(error))
 
 
-def find_cheat(task: CompiledTask, step: int, statement: Path | None) -> None:
+def find_cheat(
+    task: CompiledTask, step: int, statement: Path | None, transcript: Path | None = None
+) -> None:
     """The whole story; RunError when it does not end as it should."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -220,6 +236,8 @@ def find_cheat(task: CompiledTask, step: int, statement: Path | None) -> None:
         challenger.wait()
         show_verdict(task, verdict, made.honest)
         judge(follower, verdict, statement or folder / "statement.cbor")
+        if transcript is not None:
+            keep_transcript(client, bytes.fromhex(game), encode_graph(task.graph), transcript)
     print(f"\nAll that in {time.monotonic() - begin:.0f} s.")
 
 

@@ -323,6 +323,39 @@ def test_a_false_input_is_laid_to_the_node_that_puts_it_out(
     assert "outside" in wrong.describe()
 
 
+def test_only_what_is_asked_for_is_held_to_its_range(
+    cases: dict[str, Case], tmp_path: Path
+) -> None:
+    """Of a tensor without hashes of parts everything is read: still a chunk that no row takes says
+    nothing, as it does where it is not read."""
+    case = cases["mlp"]
+    graph = case.task.graph
+    spoiler = Spoiler(case.run, case.traces, tmp_path / "traces")
+    index = next(
+        i
+        for i, node in enumerate(graph.nodes)
+        if node.op == "rescale" and node.outputs[0].byte_length > 3 * 1024
+    )
+    node = graph.nodes[index]
+
+    def leave_range(value: Array) -> Array:
+        value.reshape(-1)[-1] = node.outputs[0].hi + 1
+        return value
+
+    spoiler.sign(spoiler.alter(spoiler.leaves(), index, lambda value: leave_range(value.copy())))
+    plan = _cut(node, 1)
+    found = set()
+    for number in range(32):
+        checker = make_checker(
+            case, RowPlan({index: plan}, ()), bytes([number]), store=spoiler.folder
+        )
+        wrong = look_at(checker, *read_trace(spoiler.folder), index)
+        drawn = checker.rows.draw(2, index, plan) == [plan.units - 1]
+        assert (wrong is not None) == drawn
+        found.add(drawn)
+    assert found == {True, False}
+
+
 # --- a hostile solver
 
 

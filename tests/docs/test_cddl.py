@@ -712,6 +712,28 @@ def test_reports() -> None:
         assert not takes("report", written | {"more": 0})
 
 
+def test_signed_reports() -> None:
+    """Envelopes that hold are of the grammar, and what breaks the form alone is not."""
+    content = json.loads((VECTORS / "report.json").read_text())
+    assert why("report-statement", json.loads(content["payload"])) == ""
+    forms = ("of another type", "nobody has signed", "a field more")
+    for case in content["cases"]:
+        broken = any(word in case["about"] for word in forms)
+        assert (why("report-envelope", case["envelope"]) == "") == (not broken), case["about"]
+    for case in content["cases"][:5]:
+        envelope = case["envelope"]
+        for entry in envelope["signatures"]:
+            for key in entry:
+                less = {name: item for name, item in entry.items() if name != key}
+                taken = takes("report-envelope", envelope | {"signatures": [less]})
+                assert not taken, (case["about"], key)
+        assert not takes("report-envelope", {k: v for k, v in envelope.items() if k != "payload"})
+    statement = json.loads(content["payload"])
+    for key in statement:
+        assert not takes("report-statement", {k: v for k, v in statement.items() if k != key})
+    assert not takes("report-statement", statement | {"subject": []})
+
+
 def test_whole_graphs_are_valid() -> None:
     assert why("graph", encode_graph(make_smallest_task().graph)) == ""
     content = json.loads((VECTORS / "step.json").read_text())
@@ -779,7 +801,7 @@ def test_every_rule_of_the_grammar_is_used() -> None:
         *("state-leaf", "draw-material", "circuit-material", "manifest", "vector-material"),
         *("hiding-material", "hiding-place", "hiding-trace-material", "hiding-column-material"),
         *("report", "group-material", "dispute-material", "side-material", "fact-material"),
-        *("move-material", "attested-batch"),
+        *("move-material", "attested-batch", "report-envelope", "report-statement"),
     }
     for rule in rules:
         used = re.findall(rf"(?<![\w-]){rule}(?![\w-]|:)", text)

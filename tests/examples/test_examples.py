@@ -45,8 +45,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_dispute_over_http_finds_the_cheat(repository: Path, tmp_path: Path) -> None:
-    statement = tmp_path / "statement.cbor"
-    out = run(repository, "dispute/run.py", "--statement", statement)
+    statement, kept = tmp_path / "statement.cbor", tmp_path / "game"
+    out = run(repository, "dispute/run.py", "--statement", statement, "--transcript", kept)
     place = r"step 87, node 40, chunk \d+, element (\d+), block (\d+)"
     fell = re.search(rf"(?m)^The solver's claim fell: refuted at {place}$", out)
     assert fell, out
@@ -61,6 +61,32 @@ def test_a_dispute_over_http_finds_the_cheat(repository: Path, tmp_path: Path) -
     what = f"node fc1/acc/grad_b (matmul) element {element} block {block} of {ruling.blocks} step 0"
     assert ruling.what == what
     assert f"judged     {what}" in out
+    assert play_plainly(kept) == f"refuted at {fell[0].split(' at ')[1]}"
+
+
+def play_plainly(folder: Path) -> str:
+    """How a game of which the pages and the graph lie in a folder ended, by the plain verifier's
+    own rules, which come to the verdict that the host signed."""
+    plain = load_plain_verifier()
+    pages = [plain.decode(path.read_bytes()) for path in sorted(folder.glob("page-*.cbor"))]
+    events = [
+        (event["body"], event["signed"]["receipt"]) for page in pages for event in page["events"]
+    ]
+    (genesis,) = [body for body, receipt in events if receipt["kind"] == "opened"]
+    moves = [
+        (receipt["at"], body if receipt["kind"] == "move" else None)
+        for body, receipt in events
+        if receipt["kind"] in ("move", "verdict")
+    ]
+    game = plain.play(genesis, (folder / "graph.cbor").read_bytes(), moves)
+    assert [body for body, receipt in events if receipt["kind"] == "verdict"] == [
+        plain.encode(game.verdict())
+    ]
+    fall = game.log_roots[game.genesis["log_root"]]
+    if fall is None:
+        return ""
+    named = zip(plain.PLACE_FIELDS, fall.place, strict=True)
+    return f"{fall.reason} at {', '.join(f'{name} {at}' for name, at in named)}"
 
 
 def test_a_dispute_without_its_extra_says_what_to_install(
@@ -101,6 +127,7 @@ def test_the_recipe_replays_a_transcript(repository: Path, tmp_path: Path) -> No
         subprocess.run(["/bin/bash", "-c", command], cwd=tmp_path, check=True, timeout=60)
     out = run(repository, "dispute/replay.py", game.hex(), key.hex(), tmp_path)
     assert f"{make_log().root.hex()} stands" in out
+    play_plainly(tmp_path)
     other = subprocess.run(
         [sys.executable, str(script), game.hex(), bytes(32).hex(), str(tmp_path)],
         capture_output=True,

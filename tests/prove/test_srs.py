@@ -381,8 +381,8 @@ def test_ceremony_is_told_by_digest_and_size() -> None:
 
 def test_the_page_and_the_plain_verifier_have_the_digests_of_the_ceremony() -> None:
     root = Path(__file__).resolve().parents[2]
-    page = (root / "docs" / "proofs.md").read_text()
-    listed = page.split("### The files of the ceremony")[1].split("\n## ")[0]
+    page = (root / "docs" / "format.md").read_text()
+    listed = page.split("### The files of the ceremony")[1].split("\n### ")[0]
     assert re.findall(r"[0-9a-f]{64}", listed) == [CEREMONY[k] for k in range(1, 27)]
     assert set(CEREMONY.values()) == load_plain_verifier().CEREMONY
 

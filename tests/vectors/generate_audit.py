@@ -36,6 +36,7 @@ from tests.attest.authority import make_authority
 from tests.audit.runs import make_smallest_task
 from tests.tasks import make_tiny_task
 from tests.vectors import generate_beacon, kzg_rule
+from vtrain._core import MerkleTree
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.traces import compute_traces_digest
 from vtrain.audit.algebraic import ALGEBRAIC_DOMAIN
@@ -69,6 +70,14 @@ from vtrain.prove.backend.settings import pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.batches import make_order
 from vtrain.prove.steps.circuits import build_step_circuit
+from vtrain.prove.tiles.protocol import (
+    compute_trace_claim_digest,
+    draw_statements,
+    find_leaves,
+)
+from vtrain.prove.tiles.protocol import draw_steps as draw_tile_steps
+from vtrain.prove.tiles.statements import StepFacts
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.spec import domains, merkle
 from vtrain.spec.algebraic import PRIME
 from vtrain.spec.commitment import compute_graph_root, compute_task_id, compute_tensor_digest
@@ -86,6 +95,7 @@ from vtrain.wire.hiding import Hiding, HidingKey, Kind
 from vtrain.wire.proof import CircuitPin, KzgRecord, ProofSpec, decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 from vtrain.wire.task import LAW_VERSION, WITH_KZG, BeaconRule, TaskSpec, encode_task
+from vtrain.wire.tiles import SignedTraceClaim, TileOpening, TileProof, TileTrace, TraceClaim
 from vtrain.wire.traces import SignedTensorTraces, TensorTrace, TensorTraces
 
 FOLDER: Final = Path(__file__).resolve().parent / "audit"
@@ -256,8 +266,9 @@ def make_task(
     return replace(small, spec=spec, graph=graph)
 
 
-def make_trained_task() -> CompiledTask:
-    """A linear model of two inputs that learns: MSE, momentum, four steps of two samples."""
+def make_trained_task(batch: int = 2) -> CompiledTask:
+    """A linear model of two inputs that learns: MSE, momentum, four steps of two samples, or of a
+    larger ``batch``."""
     rng = np.random.default_rng(1)
     x = rng.integers(0, 256, (5, 2), dtype=np.uint8)
     y = (x.astype(np.int16) @ np.array([[40], [-25]], np.int16)).astype(np.int16)
@@ -270,7 +281,7 @@ def make_trained_task() -> CompiledTask:
         loss="mse",
         optimizer=Momentum(decay=6554, starts=(0, 2), rates=(40960, 20480), exponent=20),
         seed=3,
-        batch=2,
+        batch=batch,
         commit_every=1,
     )
     builder = GraphBuilder(FixedExponents({"w": 14, "out": 13, "loss/grad": 13}))
@@ -286,7 +297,7 @@ def make_trained_task() -> CompiledTask:
         exponents={"w": 14, "out": 13, "loss/grad": 13},
         seed=3,
         steps=4,
-        batch=2,
+        batch=batch,
         commit_every=1,
         checkpoint_every=2,
         commitments=("blake3",),
@@ -1868,15 +1879,19 @@ class Traces:
             else f"{place}, chunk {element * value.itemsize // 1024}, element " + (str(element))
         )
 
-    def sign(self) -> bytes:
-        """The file of what is signed of these traces."""
+    def say(self) -> TensorTraces:
+        """What is signed of these traces."""
         traces = tuple(
             TensorTrace(
                 last, self.sizes.get(last, len(found)), merkle.compute_root(domains.TRACE, found)
             )
             for last, found in sorted(self.leaves.items())
         )
-        body = TensorTraces(self.claim, traces)
+        return TensorTraces(self.claim, traces)
+
+    def sign(self) -> bytes:
+        """The file of it."""
+        body = self.say()
         return structs.encode(SignedTensorTraces(body, self.key.sign(compute_traces_digest(body))))
 
     def files(self) -> dict[str, bytes]:
@@ -2485,13 +2500,15 @@ def make_proof_srs() -> bytes:
     return kzg_rule.make_srs(TAU, 7)
 
 
-def make_proof_run(every: int = 1, **changes: Any) -> Run:
-    """A run of the linear model, of whose commitments nobody but who has the tensors can say what
-    they are of: so any points will do.  ``changes`` are of the task's ``proof``."""
-    task = make_trained_task()
+def make_proof_run(every: int = 1, task: CompiledTask | None = None, **changes: Any) -> Run:
+    """A run of the linear model, or of another task, of whose commitments nobody but who has the
+    tensors can say what they are of: so any points will do.  ``changes`` are of the task's
+    ``proof``."""
+    task = make_trained_task() if task is None else task
     proof = ProofSpec("step", hashlib.sha256(make_proof_srs()).digest(), 7, 5, every, (), {})
+    proof = replace(proof, **changes)
     state, batch = count_commitments(proof, task.graph, task.spec.data, task.spec.batch)
-    proof = replace(proof, initial=(POINT,) * state, **changes)
+    proof = replace(proof, initial=(POINT,) * state)
     spec = replace(task.spec, commitments=WITH_KZG, proof=proof)
     run = make_run(replace(task, spec=spec))
     points = [(POINT if step % 2 == 0 else NEGATIVE,) for step in range(spec.steps + 1)]
@@ -2846,17 +2863,25 @@ def whole(
     *,
     run: Run | None = None,
     step: int = 3,
-    statuses: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    stated: int = 3,
+    statuses: Mapping[str, Sequence[str]] = MappingProxyType({}),
     holds: bool = False,
     arguments: Sequence[str] = (),
     link: bytes = b"",
+    private: bool = True,
+    found: tuple[str, str] = ("proof", "nobody"),
     **changes: Any,
 ) -> Case:
-    """A case with the proof that holds, which is said to be of other things by ``changes``, or with
-    the file ``data`` in its place.  ``link``: it is a link to a file of this content."""
+    """A case with the proof that holds, which is said to be of the step ``stated`` and of other
+    things by ``changes``, or with the file ``data`` in its place; ``step`` is asked for.
+    ``link``: it is a link to a file of this content.  ``statuses``
+    are of checks of the structure that do not pass: status, fault, and the place where it is not
+    the check's own.  ``found`` is the check that fails in the end, unless the proof ``holds``; not
+    ``private``: the whole run lies there, with what hides its commitments."""
     run, bundle, place = run or make_whole_run(), read_whole_bundle(), f"step {step}"
-    told = replace(bundle, statement=replace(bundle.statement, **changes))
-    run.late.insert(0, keep_public)
+    told = replace(bundle, statement=replace(bundle.statement, step=stated, **changes))
+    if private:
+        run.late.insert(0, keep_public)
     links, extra = {}, dict[str, bytes | str]()
     if link:
         links = {f"proofs/step-{step:012d}.cbor": "../../proof.cbor"}
@@ -2864,20 +2889,28 @@ def whole(
     else:
         run.late.append(put_bundle(step, data or encode_bundle(told)))
     checks = [
-        {"name": rule.name, "status": status, "fault": fault, "place": rule.place}
+        {"name": rule.name, "status": status, "fault": fault, "place": next(iter(at), rule.place)}
         for rule in STRUCTURE
-        if rule.name in PUBLIC_CHECKS
-        for status, fault in (statuses.get(rule.name, ("passed", "")),)
+        if rule.name in PUBLIC_CHECKS or not private
+        for status, fault, *at in (statuses.get(rule.name, ("passed", "")),)
     ]
-    status, fault = ("passed", "") if holds else ("failed", "nobody")
+    name, fault = ("proof", "") if holds else found
+    status = "passed" if holds else "failed"
     checks.append({"name": "srs", "status": "passed", "fault": "", "place": ""})
-    checks.append({"name": "proof", "status": status, "fault": fault, "place": place})
-    first = next((check for check in checks if check["status"] == "failed"), None)
+    checks.append({"name": name, "status": status, "fault": fault, "place": place})
+    failed = [check for check in checks if check["status"] == "failed"]
+    first = next((check for check in failed if check["fault"] == "solver"), None)
+    first = first or next((check for check in failed if check["fault"] == "task"), None)
+    first = first or next(iter(failed), None)
     reason = (first["name"], first["fault"], first["place"]) if first else None
     verdict = "inconclusive" if first else "verified"
-    mode = ("--mode", "proof", "--private", "--srs", WHOLE_SRS, "--steps", str(step), *arguments)
+    if first and first["fault"] == "solver":
+        verdict = "fraud"
+    way = ("--private",) if private else ()
+    mode = ("--mode", "proof", *way, "--srs", WHOLE_SRS, "--steps", str(step), *arguments)
     more: dict[str, Any] = {"extra": extra, "links": links, "checks": checks}
-    return case(f"private-whole-{title}", about, run, verdict, reason, mode, **more)
+    kind = "private" if private else "proof"
+    return case(f"{kind}-whole-{title}", about, run, verdict, reason, mode, **more)
 
 
 def whole_cases() -> Iterator[Case]:
@@ -3025,6 +3058,451 @@ def flip_proof(bundle: ProofBundle) -> bytes:
     return encode_bundle(replace(bundle, proof=flip(bundle.proof)))
 
 
+def open_cases() -> Iterator[Case]:
+    """A proof of a run that lies there whole: the step is done again, and what the log commits to
+    is held against the tensors, before the proof itself is looked at."""
+
+    def tell(run: Run) -> Run:
+        run.late.append(lambda files: files.update({"hiding.key": structs.encode(SECRETS)}))
+        return run
+
+    def opened(title: str, about: str, run: Run | None = None, **more: Any) -> Case:
+        run = tell(make_whole_run() if run is None else run)
+        claim = compute_claim_digest(run.make_claim())
+        return whole(title, about, run=run, private=False, claim=claim, **more)
+
+    kept = compute_claim_digest(make_whole_run().make_claim()).hex()
+    accepted = ("--allow-insecure-srs", "--claim", kept)
+    about = "a proof that holds, of a run that lies there whole, for a claim that was pinned"
+    yield opened("honest", about, holds=True, arguments=accepted)
+    run = make_whole_run()
+    loss = decode_record(run.leaves[2]).loss + 1
+    run.set_record(3, loss=loss)
+    about = "the loss of the step is false in the log, and in what the proof is said to be of"
+    parameters = {"rate": (20480,), "loss": (loss,)}
+    yield opened("replay", about, run, found=("replay", "solver"), parameters=parameters)
+    run = make_whole_run()
+    assert run.kzg is not None
+    third, fourth = (decode_kzg_record(leaf) for leaf in run.kzg[2:4])
+    run.kzg[2] = encode_kzg_record(replace(third, after=third.batch))
+    run.kzg[3] = encode_kzg_record(replace(fourth, before=third.batch))
+    about = "the log commits to another state after the step than the tensors are"
+    yield opened("kzg", about, run, found=("kzg", "solver"))
+    run = make_whole_run()
+    assert run.kzg is not None
+    run.kzg[2] = encode_kzg_record(replace(third, after_key=bytes(32)))
+    run.kzg[3] = encode_kzg_record(replace(fourth, before_key=bytes(32)))
+    about = "the log says that another key hides the state after the step"
+    yield opened("key-id", about, run)
+    run = commit_run(
+        make_trained_task(),
+        make_whole_proof_spec(),
+        WHOLE_TAU,
+        initial=lambda values: [values[0] + 1, *values[1:]],
+    )
+    first = {"rate": (40960,), "loss": (decode_record(run.leaves[0]).loss,)}
+    about = "the task, and with it the log, commits to another initial state than its own"
+    task_id = run.make_claim().task_id
+    told: dict[str, Any] = {"parameters": first, "task_id": task_id}
+    yield opened("kzg-initial", about, run, step=1, stated=1, found=("kzg", "task"), **told)
+    run = make_whole_run()
+    run.drop("data/samples.bin", hidden=True)
+    missing = {"samples": ("failed", "nobody"), "batches": ("not_done", "")}
+    yield opened("no-samples", "nobody has the samples", run, statuses=missing)
+    run = make_whole_run()
+    run.drop(name_of(0), hidden=True)
+    lost = {"checkpoints": ("failed", "nobody", name_of(0))}
+    about = "no checkpoint from before the step is there"
+    yield opened("no-checkpoint", about, run, step=1, stated=1, statuses=lost, parameters=first)
+    run = make_whole_run()
+    claim = compute_claim_digest(run.make_claim())
+    about = "what hides the commitments is not told"
+    yield whole("hidden", about, run=run, private=False, claim=claim)
+
+
+def condition_cases() -> Iterator[Case]:
+    """Conditions of the structure that no case above breaks by itself."""
+    yield broken(
+        "graph-trailing-byte",
+        "graph.cbor has one byte more",
+        lambda run: run.patch("graph.cbor", lambda data: data + b"\0", hidden=True),
+        ("graph", "nobody", "graph.cbor"),
+    )
+    run = make_kzg_run()
+    leaves = [] if run.kzg is None else [*run.kzg]
+    shorter = KZG_HEADER + b"".join(map(frame, leaves[:-1]))
+    yield broken(
+        "kzg-log-shorter",
+        "kzg.bin has a record less",
+        lambda run: run.patch("kzg.bin", lambda data: shorter, hidden=True),
+        ("kzg_log", "nobody", "kzg.bin"),
+        run=run,
+    )
+    other = encode_kzg_record(replace(decode_kzg_record(leaves[1]), batch=(NEGATIVE,)))
+    changed = KZG_HEADER + b"".join(map(frame, [leaves[0], other, *leaves[2:]]))
+    yield broken(
+        "kzg-log-another-record",
+        "a record of kzg.bin is not the one signed",
+        lambda run: run.patch("kzg.bin", lambda data: changed, hidden=True),
+        ("kzg_log", "nobody", "kzg.bin"),
+        run=make_kzg_run(),
+    )
+    run = make_kzg_run()
+    assert run.kzg is not None
+    run.kzg[1] = encode_kzg_record(make_record(2, bytes(64), (POINT,), POINT))
+    yield broken(
+        "kzg-before",
+        "a commitment to the state before a step is 64 zeros",
+        lambda run: None,
+        ("kzg_records", "solver", "step 2"),
+        run=run,
+    )
+    yield broken(
+        "checkpoint-initial-counter",
+        "the task's initial state counts from 1",
+        lambda run: run.set_state(0, "step", np.asarray(1, np.int64)),
+        ("checkpoints", "task", name_of(0)),
+        ("--samples", "0"),
+    )
+
+    def keep_back(traces: Traces) -> None:
+        index = traces.run.graph.states()["param/w"].node
+        traces.chunks.pop(traces.leaves[2][index])
+
+    yield traced(
+        "state-kept-back",
+        "the bytes of a state that the interval begins with are not there",
+        keep_back,
+        ("algebraic", "nobody", "step 2"),
+    )
+
+
+def rows_cases() -> Iterator[Case]:
+    """Algebraic audits that look at one row, of 1 KiB, of each output of a node with a tensor of
+    more than 1000 bytes."""
+    step, product = 2, ""
+
+    def by_rows(
+        name: str, about: str, spoil: Callable[[Traces], str], fault: str, unit: int
+    ) -> Case:
+        run = make_run(make_trained_task(512))
+        traces = Traces(run, (step,))
+        for value in traces.values.values():
+            traces.put(value)
+        place = spoil(traces)
+        digest = compute_traces_digest(traces.say())
+        domain = f"algebraic rows of step {step}, node {traces.find(product)}"
+        units = traces.values[step, product].nbytes // 1024
+        seeds = (bytes([number]) for number in range(256))
+        seed = next(seed for seed in seeds if draw(seed, digest, domain, units, 1) == (unit,))
+        run.late.append(
+            lambda files: files.update({f"traces/{n}": data for n, data in traces.files().items()})
+        )
+        verdict = {"solver": "fraud", "nobody": "inconclusive", "": "verified"}[fault]
+        reason = ("algebraic", fault, place) if fault else None
+        asked = ("--mode", "algebraic", "--steps", str(step), "--rows", "1", "--rows-above", "1000")
+        held = ("--challenge", seed.hex(), "--trace-claim", digest.hex(), "--claim", pin_of(run))
+        return case(f"algebraic-rows-{name}", about, run, verdict, reason, (*asked, *held))
+
+    nodes = make_trained_task().graph.nodes
+    product = next(node.name for node in nodes if node.op in PRODUCTS)
+    yield by_rows("honest", "one row of each large value is looked at", lambda traces: "", "", 0)
+    yield by_rows(
+        "accumulator",
+        "an accumulator is one more, in the row that is drawn",
+        lambda traces: traces.set(step, product, lambda value: value + 1),
+        "solver",
+        3,
+    )
+
+    def keep_back(traces: Traces) -> str:
+        traces.chunks.pop(traces.leaves[step][traces.find(product)])
+        return f"step {step}"
+
+    about = "the value of which a row is drawn is not there"
+    yield by_rows("kept-back", about, keep_back, "nobody", 0)
+
+
+# --- audits by tiles (docs/tiling.md, section 7)
+
+TILE_K: Final = 15
+TILE_SRS: Final = "srs-15.bin"
+"""What cases in which commitments are made call their SRS, of ``WHOLE_SEED``: no file of theirs."""
+TILE_DRAW: Final = b"first draw"
+"""The randomness of the draw of a step; that of statements comes into being after it."""
+
+
+@cache
+def make_tile_srs() -> Path:
+    """That SRS, in a folder for as long as this process lives."""
+    folder = Path(mkdtemp(prefix="tiles-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    generate_srs(folder / TILE_SRS, TILE_K, seed=WHOLE_SEED)
+    return folder / TILE_SRS
+
+
+def find_srs(name: str) -> Path | None:
+    """The SRS file of cases that is no file of theirs; None for any other name."""
+    if name == TILE_SRS:
+        return make_tile_srs()
+    return make_whole_files() / WHOLE_SRS if name == WHOLE_SRS else None
+
+
+class Tiles:
+    """What a solver signs of the tiles of a step that is drawn, and its answer to a statement that
+    is drawn then: true but for the proof, and but for the tiles, which are all one point."""
+
+    def __init__(self, srs: bytes | None = None, **proof: Any) -> None:
+        """``srs`` is the digest of the file that the task names: that of ``make_proof_srs`` unless
+        given.  ``proof`` is what else the task has otherwise."""
+        named: dict[str, Any] = proof if srs is None else {**proof, "srs": srs}
+        self.run = make_proof_run(circuit="tiles", k=TILE_K, **named)
+        self.tiling = Tiling(self.run.graph)
+        self.tree = MerkleTree(domains.TILES)
+        for _ in range(self.tiling.leaf_count):
+            self.tree.append(POINT)
+        claim = self.run.make_claim()
+        (self.step,) = draw_tile_steps(TILE_DRAW, claim, 1, 1)
+        count = self.tree.size
+        trace = TileTrace(self.step, self.tree.root(count), count)
+        self.said = TraceClaim(compute_claim_digest(claim), TILE_DRAW, (trace,))
+
+    @property
+    def second(self) -> bytes:
+        """A randomness that draws a statement about tiles of the trace, of what is signed now."""
+        seeds = (bytes([number]) for number in range(256))
+        return next(seed for seed in seeds if self.find_leaves(self.draw(seed)[1]))
+
+    def draw(self, second: bytes) -> tuple[TileTrace, int]:
+        """The statement drawn."""
+        ((trace, number),) = draw_statements(second, self.said, self.tiling, 1)
+        return trace, number
+
+    def find_leaves(self, number: int) -> list[int]:
+        """The leaves that a statement is about."""
+        facts = StepFacts(self.step, decode_record(self.run.leaves[self.step - 1]).loss)
+        return find_leaves(self.tiling, self.tiling.statement(number, facts))
+
+    def sign(self, key: Ed25519PrivateKey = KEY) -> SignedTraceClaim:
+        """What is signed, as it stands."""
+        return SignedTraceClaim(self.said, key.sign(compute_trace_claim_digest(self.said)))
+
+    def answer(self) -> tuple[str, TileProof]:
+        """The file that is asked for, and what lies there."""
+        trace, number = self.draw(self.second)
+        openings = tuple(
+            TileOpening(leaf, POINT, tuple(self.tree.inclusion_path(leaf, self.tree.size)))
+            for leaf in self.find_leaves(number)
+        )
+        name = f"proofs/tile-{trace.step:012d}-{number:012d}.cbor"
+        return name, TileProof(trace.step, number, openings, bytes(32))
+
+
+def tiled(
+    name: str,
+    about: str,
+    tiles: Tiles,
+    files: Mapping[str, bytes],
+    reason: tuple[str, str, str],
+    arguments: Sequence[str] = (),
+    srs: str = "srs.bin",
+    **more: Any,
+) -> Case:
+    """A case of an audit by tiles, by public files alone, with these ``files`` of proofs."""
+    run = tiles.run
+    run.late.insert(0, keep_public)
+    run.late.append(lambda out: out.update(files))
+    draws = ("--trace-seed", TILE_DRAW.hex(), "--trace-samples", "1")
+    second = ("--seed", tiles.second.hex(), "--samples", "1")
+    mode = ("--mode", "proof", "--private", "--srs", srs, *draws, *second, *arguments)
+    extra: dict[str, bytes | str] = {} if srs == TILE_SRS else {"srs.bin": make_proof_srs()}
+    verdict = "fraud" if reason[1] == "solver" else "inconclusive"
+    extra |= more.pop("extra", {})
+    return case(f"tiles-{name}", about, run, verdict, reason, mode, extra=extra, **more)
+
+
+SIGNED: Final = "proofs/traces.cbor"
+"""Where what is signed of tiles lies."""
+
+
+def tile_cases() -> Iterator[Case]:
+    """Audits by tiles, up to where circuits and keys are needed."""
+    place = ("tiles", "nobody", SIGNED)
+    yield tiled("none", "nothing is signed of tiles", Tiles(), {}, place)
+    tiles = Tiles()
+    tiles.run.late.append(lambda files: files.pop("kzg.bin"))
+    signed = structs.encode(tiles.sign())
+    missing = ("kzg_log", "nobody", "kzg.bin")
+    yield tiled("no-records", "there is no KZG log", tiles, {SIGNED: signed}, missing)
+    yield refused_by_tiles()
+    tiles = Tiles()
+    signed = structs.encode(tiles.sign())
+    about = "the file of what is signed has a byte more"
+    yield tiled("trailing-byte", about, tiles, {SIGNED: signed + b"\0"}, place)
+    tiles = Tiles()
+    tiles.said = replace(tiles.said, claim=bytes(32))
+    files = {SIGNED: structs.encode(tiles.sign())}
+    yield tiled("other-claim", "what is signed is of another claim", tiles, files, place)
+    tiles = Tiles()
+    about = "a bit of the signature is another"
+    files = {SIGNED: flip(structs.encode(tiles.sign()))}
+    yield tiled("signature", about, tiles, files, place)
+    yield from tile_pin_cases()
+    tiles = Tiles()
+    files = {SIGNED: structs.encode(tiles.sign())}
+    about = "the SRS that the task names is too small for its k"
+    yield tiled("srs-small", about, tiles, files, ("tiles", "nobody", "srs.bin"))
+    yield from tile_answer_cases()
+    tiles = Tiles()
+    again = ("--seed", TILE_DRAW.hex())
+    asked = tiled("usage", "both draws have one randomness", tiles, {}, place, again)
+    yield replace(asked, name="usage-tiles-one-draw", verdict="", reason=None)
+
+
+def refused_by_tiles() -> Case:
+    """A legal graph that does not fall into statements."""
+    tiles = Tiles()
+    srs = hashlib.sha256(make_tile_srs().read_bytes()).digest()
+    tiles.run = make_proof_run(task=make_task(), circuit="tiles", k=TILE_K, srs=srs)
+    claim = tiles.run.make_claim()
+    (step,) = draw_tile_steps(TILE_DRAW, claim, 1, 1)
+    (trace,) = tiles.said.traces
+    traces = (replace(trace, step=step),)
+    tiles.said = replace(tiles.said, claim=compute_claim_digest(claim), traces=traces)
+    return tiled(
+        "refused-graph",
+        "the graph is legal, and has a sum of squares that no circuit holds",
+        tiles,
+        {SIGNED: structs.encode(tiles.sign())},
+        ("tiles", "nobody", "graph.cbor"),
+        srs=TILE_SRS,
+    )
+
+
+def tile_pin_cases() -> Iterator[Case]:
+    """An auditor who kept what was signed of tiles before the second draw."""
+    pinned = ("--trace-claim", "kept.cbor")
+    tiles, kept = Tiles(), Tiles()
+    (trace,) = kept.said.traces
+    another = replace(kept.said, traces=(replace(trace, root=bytes(32)),))
+    other_step = replace(trace, step=trace.step % 4 + 1)
+    elsewhere = replace(kept.said, traces=(other_step,))
+    stranger = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    for name, about, fault, said, key in (
+        ("contradicted", "the auditor kept another tree of the step", "solver", another, KEY),
+        ("pin-of-another-key", "what was kept is signed by another", "nobody", another, stranger),
+        ("pin-of-another-step", "what was kept is of another step", "nobody", elsewhere, KEY),
+    ):
+        tiles, kept.said = Tiles(), said
+        yield tiled(
+            name,
+            about,
+            tiles,
+            {SIGNED: structs.encode(tiles.sign())},
+            ("tiles", fault, SIGNED),
+            pinned,
+            extra={"kept.cbor": structs.encode(kept.sign(key))},
+        )
+    tiles = Tiles()
+    yield tiled(
+        "pin-another",
+        "what is signed has not the digest pinned",
+        tiles,
+        {SIGNED: structs.encode(tiles.sign())},
+        ("tiles", "nobody", SIGNED),
+        ("--trace-claim", bytes(32).hex()),
+    )
+
+
+def tile_answer_cases() -> Iterator[Case]:
+    """Answers: what is asked for is missing, or is of something else."""
+    srs = hashlib.sha256(make_tile_srs().read_bytes()).digest()
+    shown = ("tiles", "nobody", "proofs")
+
+    def answered(
+        name: str,
+        about: str,
+        *,
+        reason: tuple[str, str, str] = shown,
+        said: Callable[[TraceClaim], TraceClaim] = lambda said: said,
+        proof: Callable[[TileProof], TileProof | bytes | None] = lambda proof: proof,
+        **spec: Any,
+    ) -> Case:
+        tiles = Tiles(srs, **spec)
+        tiles.said = said(tiles.said)
+        files = {SIGNED: structs.encode(tiles.sign())}
+        path, answer = tiles.answer()
+        given = proof(answer)
+        if given is not None:
+            files[path] = given if isinstance(given, bytes) else structs.encode(given)
+        if reason[2] == "":
+            reason = (*reason[:2], path)
+        return tiled(name, about, tiles, files, reason, srs=TILE_SRS)
+
+    own = ("tiles", "nobody", "")
+    yield answered("unanswered", "the answer is not there", reason=own, proof=lambda proof: None)
+    yield answered(
+        "answer-trailing-byte",
+        "the file of the answer has a byte more",
+        reason=own,
+        proof=lambda proof: structs.encode(proof) + b"\0",
+    )
+    yield answered(
+        "another-draw",
+        "what is signed answers another draw of steps",
+        said=lambda said: replace(said, randomness=b"another"),
+    )
+    yield answered(
+        "count",
+        "the tree is said to have a leaf more",
+        said=lambda said: replace(
+            said, traces=(replace(said.traces[0], count=said.traces[0].count + 1),)
+        ),
+    )
+    yield answered(
+        "another-statement",
+        "the answer is to the statement after the one drawn",
+        proof=lambda proof: replace(proof, statement=proof.statement + 1),
+    )
+    yield answered(
+        "no-opening",
+        "a tile that the statement is about is not opened",
+        proof=lambda proof: replace(proof, openings=proof.openings[1:]),
+    )
+    yield answered(
+        "another-tile",
+        "a tile that is opened is not in the tree",
+        proof=lambda proof: replace(
+            proof,
+            openings=(replace(proof.openings[0], commitment=NEGATIVE), *proof.openings[1:]),
+        ),
+    )
+    yield no_point_of_tiles(srs)
+    pins = {"mul": CircuitPin(bytes(32), bytes(32))}
+    yield answered(
+        "circuit-not-pinned",
+        "the statement is of a circuit that the task does not pin",
+        circuits=pins,
+    )
+
+
+def no_point_of_tiles(srs: bytes) -> Case:
+    """A tree over what is no point, signed."""
+    tiles = Tiles(srs)
+    tiles.tree = MerkleTree(domains.TILES)
+    for _ in range(tiles.tiling.leaf_count):
+        tiles.tree.append(bytes(64))
+    (trace,) = tiles.said.traces
+    root = tiles.tree.root(tiles.tree.size)
+    tiles.said = replace(tiles.said, traces=(replace(trace, root=root),))
+    path, proof = tiles.answer()
+    openings = tuple(replace(opening, commitment=bytes(64)) for opening in proof.openings)
+    answer = structs.encode(replace(proof, openings=openings))
+    files = {SIGNED: structs.encode(tiles.sign()), path: answer}
+    about = "a tile is the point at infinity"
+    return tiled("infinity", about, tiles, files, ("tiles", "nobody", "proofs"), srs=TILE_SRS)
+
+
 GROUPS: Final = (
     honest_cases,
     claim_cases,
@@ -3049,6 +3527,10 @@ GROUPS: Final = (
     proof_cases,
     whole_cases,
     settled_cases,
+    condition_cases,
+    open_cases,
+    tile_cases,
+    rows_cases,
 )
 """New cases come last: which are kept follows from the order."""
 
@@ -3082,10 +3564,10 @@ def audit(folder: Path, arguments: Sequence[str], engine: str = "numpy") -> Any:
     where the question is refused as bad usage."""
     own = (".cbor", ".bin", ".json", ".tsr", ".pem")
     here = [str(folder / item) if item.endswith(own) else item for item in arguments]
-    if WHOLE_SRS in arguments:
-        whole = make_whole_files()
-        here[arguments.index(WHOLE_SRS)] = str(whole / WHOLE_SRS)
-        here += ["--cache", str(whole / "keys")]
+    for index, name in enumerate(arguments):
+        if (srs := find_srs(name)) is not None:
+            here[index] = str(srs)
+            here += ["--cache", str(srs.parent / "keys")]
     store = f"file://{folder.resolve()}/store"
     run = str(folder / "run") if (folder / "run").exists() else store
     command = ["verify", run, "--engine", engine, "--threads", "1", "--json"]

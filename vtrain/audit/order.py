@@ -1,5 +1,9 @@
-"""What an audit checks, in order, as data: the checks run by it and docs/auditing.md is written
-from it, so that both say one thing.
+"""What an audit checks, in order, as data: docs/auditing.md is written from it.
+
+The structure check runs by ``STRUCTURE``: the order of its checks, their places, what each needs
+and what it establishes (``vtrain.audit.structure``).  Conditions, and the tables of what follows on
+the structure, are words for the page: the code that makes these checks is held to them by vectors,
+a case for each condition (tests/audit/test_vectors.py).
 
 A check is attempted when everything that it needs was established, and then looks at its
 conditions one by one: the first that does not hold ends it.

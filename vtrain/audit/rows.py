@@ -308,7 +308,11 @@ class _Part:
 
     value: Array
     there: npt.NDArray[np.uint8]
-    """For each chunk whether it is here; nothing where all of them are."""
+    """For each chunk whether it was asked for, is here, and within its range; nothing where all of
+    them are."""
+    brought: npt.NDArray[np.uint8]
+    """The same of chunks that came with others: where one reads finds out nothing of a chunk that
+    was not asked for, so that it does not count how a store cuts what it serves."""
 
     @classmethod
     def make_empty(cls, kind: TensorType) -> _Part:
@@ -316,7 +320,7 @@ class _Part:
         chunks = -(-kind.byte_length // CHUNK_LENGTH)
         try:
             value = np.zeros(kind.shape, NUMPY_DTYPES[kind.dtype])
-            return cls(value, np.zeros(chunks, np.uint8))
+            return cls(value, np.zeros(chunks, np.uint8), np.zeros(chunks, np.uint8))
         except MemoryError:
             raise ResourcesError(
                 f"a tensor of {kind.byte_length} bytes has no room", where="memory"
@@ -327,9 +331,18 @@ class _Part:
         if not len(self.there):
             return []
         wanted = np.unique(np.fromiter(chunks, np.int64))
-        wanted = wanted[self.there[wanted] == 0]
-        cuts = np.flatnonzero(np.diff(wanted) != 1) + 1
-        return [(int(run[0]), int(run[-1]) + 1) for run in np.split(wanted, cuts) if len(run)]
+        return _join_runs(wanted[self.there[wanted] == 0])
+
+    def list_unread(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those chunks of the spans of which the bytes are not here, in the same form."""
+        wanted = np.concatenate([np.arange(first, end) for first, end in spans])
+        return _join_runs(wanted[self.brought[wanted] == 0])
+
+
+def _join_runs(chunks: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Rising chunks as (first, end)."""
+    cuts = np.flatnonzero(np.diff(chunks) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(chunks, cuts) if len(run)]
 
 
 # --- what an element is made from
@@ -614,27 +627,33 @@ class _RowWalk(Walk):
         """What is here of the output of a node: all where it is small, or is held."""
         kind = self._nodes[node].outputs[0]
         if node in self._values or kind.byte_length <= self._rows.rows.above:
-            return _Part(self.value(node), np.empty(0, np.uint8))
+            nothing = np.empty(0, np.uint8)
+            return _Part(self.value(node), nothing, nothing)
         if node not in self._parts:
             self._parts[node] = _Part.make_empty(kind)
         return self._parts[node]
 
     def _bring(self, node: int, part: _Part, chunks: Iterable[int]) -> None:
-        """Read the chunks that are missing; each element is to be in its range."""
+        """Read the chunks that are missing; each element of them is to be in its range."""
         wanted = part.list_missing(chunks)
         if not wanted:
             return
         kind, digest = self._nodes[node].outputs[0], self.digest(node)
         flat = part.value.reshape(-1)
         width = flat.itemsize
+        unread = part.list_unread(wanted)
         try:
-            for start, data in self._rows.store.read_parts(digest, kind, wanted):
+            for start, data in self._rows.store.read_parts(digest, kind, unread) if unread else ():
                 first, stop = start // width, (start + len(data)) // width
                 flat[first:stop] = np.frombuffer(data, flat.dtype)
-                part.there[start // CHUNK_LENGTH : -(-(start + len(data)) // CHUNK_LENGTH)] = 1
-                self._check_range(node, flat[first:stop], first, stop, flat)
+                part.brought[start // CHUNK_LENGTH : -(-(start + len(data)) // CHUNK_LENGTH)] = 1
         except NotProducedError as error:
             raise self._owe(node, error) from None
+        per = CHUNK_LENGTH // width
+        for begin, end in wanted:
+            first, stop = begin * per, min(end * per, kind.size)
+            part.there[begin:end] = 1
+            self._check_range(node, flat[first:stop], first, stop, flat)
 
     def _read_inputs(self, index: int) -> tuple[Array, ...]:
         """The inputs of a node that was found wrong, whole, for a statement about it; none where

@@ -33,14 +33,22 @@ from vtrain.audit.verify import (
     list_assumptions,
     make_report,
 )
-from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
-from vtrain.prove.backend.ezkl import require_extra
+from vtrain.errors import (
+    CircuitError,
+    EncodingError,
+    NotProducedError,
+    RunError,
+    SignatureError,
+    VtrainError,
+)
+from vtrain.prove.backend.ezkl import Verification, require_extra
 from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.batches import index_batches, verify_batches
 from vtrain.prove.runs import SignedRun, StepDiffersError, StepSource
 from vtrain.prove.setup import ProofSetup
 from vtrain.prove.steps.verifier import StepVerifier
 from vtrain.prove.tiles.protocol import (
+    TileAudit,
     TileChances,
     compute_trace_claim_digest,
     draw_steps,
@@ -58,6 +66,7 @@ from vtrain.prove.tiles.verifier import (
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_hiding_of
 from vtrain.wire.batches import SignedBatches
+from vtrain.wire.proof import KzgRecord
 from vtrain.wire.report import (
     Assumption,
     Blame,
@@ -68,6 +77,7 @@ from vtrain.wire.report import (
     Traced,
 )
 from vtrain.wire.task import TaskSpec
+from vtrain.wire.tiles import SignedTraceClaim
 
 PROOF_DOMAIN: Final = "proof steps"
 """Domain under which the steps to prove are drawn."""
@@ -368,19 +378,11 @@ class _Examiner:
         if logged is None:
             return refuse("there are no signed commitments that they could be of", "kzg.bin")
         try:
-            known = make_audit(self._run, self.setup, audit.traces, second, logged)
-            traces = read_traces(self._run.paths.root)
-            verify_trace_claim(traces, claim)
-            digest, pin = compute_trace_claim_digest(traces.trace_claim), audit.trace_pin
-            if pin is not None and pin.digest != digest:
-                detail = f"is the trace claim {digest.hex()}, not {pin.digest.hex()} as pinned"
-                other = pin.kept and find_contradiction(pin.kept, traces, claim)
-                if other:
-                    return refuse(f"{detail}: {other}", "proofs/traces.cbor", "solver")
-                return refuse(detail, "proofs/traces.cbor")
-            found = check_answer(self._run, self.setup, known, traces, self._progress)
-        except VtrainError as error:
-            return refuse(error.message, self._shorten(error.where))
+            known = self._prepare_tiles(audit.traces, second, logged)
+            traces = self._read_traces()
+            found = self._check_answer(known, traces)
+        except FindingError as error:
+            return refuse(error.detail, error.where, error.fault)
         if not found.holds:
             return refuse(found.reason, "proofs")
         chances = known.chances
@@ -395,13 +397,52 @@ class _Examiner:
             population=chances.logged,
             randomness=randomness,
             chances=chances,
-            trace_claim=digest,
+            trace_claim=compute_trace_claim_digest(traces.trace_claim),
             traced=traced,
             sampled=(
                 *((first,) if chances.steps < chances.logged else ()),
                 *((randomness,) if chances.samples < chances.statements else ()),
             ),
         )
+
+    def _prepare_tiles(
+        self, first: tuple[bytes, int], second: tuple[bytes, int], logged: Sequence[KzgRecord]
+    ) -> TileAudit:
+        """What is known before the answer; FindingError."""
+        try:
+            return make_audit(self._run, self.setup, first, second, logged)
+        except CircuitError as error:
+            raise FindingError(error.message, f"graph.cbor: {error.where}") from None
+        except NotProducedError as error:
+            raise FindingError(error.message, error.where) from None
+
+    def _read_traces(self) -> SignedTraceClaim:
+        """What the solver signed of tiles, as far as it is what was pinned; FindingError."""
+        place, claim, pin = "proofs/traces.cbor", self._run.signed.claim, self._audit.trace_pin
+        try:
+            traces = read_traces(self._run.paths.root)
+            verify_trace_claim(traces, claim)
+            digest = compute_trace_claim_digest(traces.trace_claim)
+            if pin is None or pin.digest == digest:
+                return traces
+            other = pin.kept and find_contradiction(pin.kept, traces, claim)
+        except SignatureError as error:
+            raise FindingError(error.message, f"{place}: {error.where}") from None
+        except VtrainError as error:
+            raise FindingError(error.message, self._shorten(error.where)) from None
+        detail = f"is the trace claim {digest.hex()}, not {pin.digest.hex()} as pinned"
+        if other:
+            raise FindingError(f"{detail}: {other}", place, "solver")
+        raise FindingError(detail, place)
+
+    def _check_answer(self, known: TileAudit, traces: SignedTraceClaim) -> Verification:
+        """Whether the answer shows what was drawn; FindingError where there is none of its form."""
+        try:
+            return check_answer(self._run, self.setup, known, traces, self._progress)
+        except CircuitError as error:
+            raise FindingError(error.message, f"proofs: {error.where}") from None
+        except VtrainError as error:
+            raise FindingError(error.message, self._shorten(error.where)) from None
 
     def _shorten(self, where: str) -> str:
         """Places inside the run are named from its root."""

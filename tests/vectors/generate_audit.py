@@ -3330,7 +3330,7 @@ def tile_cases() -> Iterator[Case]:
     place = ("tiles", "nobody", SIGNED)
     yield tiled("none", "nothing is signed of tiles", Tiles(), {}, place)
     tiles = Tiles()
-    tiles.run.late.append(lambda files: files.pop("kzg.bin"))
+    tiles.run.drop("kzg.bin")
     signed = structs.encode(tiles.sign())
     missing = ("kzg_log", "nobody", "kzg.bin")
     yield tiled("no-records", "there is no KZG log", tiles, {SIGNED: signed}, missing)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from vtrain.graph.model import Activation, Add, AddWeight, Linear, Mul, MulWeight, RMSNorm
-from vtrain.graph.onnx_import import masks, norms, pieces, tables
+from vtrain.graph.onnx_import import masks, norm, pieces, tables
 from vtrain.graph.onnx_import.importer import Handlers, Importer, Weight, strip
 from vtrain.graph.onnx_import.node import Node
 
@@ -19,7 +19,7 @@ def _add(importer: Importer, node: Node) -> None:
     node.require_arity(2, 2)
     for name, other in (node.inputs, node.inputs[::-1]):
         if name in importer.spreads:
-            norms.add_epsilon(importer, node, importer.spreads[name], other)
+            norm.add_epsilon(importer, node, importer.spreads[name], other)
             return
     for name, other in (node.inputs, node.inputs[::-1]):
         if (
@@ -29,8 +29,8 @@ def _add(importer: Importer, node: Node) -> None:
         ):
             masks.mask_value(importer, node, name, importer.constant_of(node, other) == 0)
             return
-        if norms.is_of_channels(importer, name, other, scale=False):
-            norms.finish_group_norm(importer, node, name, other, scale=False)
+        if norm.is_of_channels(importer, name, other, scale=False):
+            norm.finish_group_norm(importer, node, name, other, scale=False)
             return
     constants = [name for name in node.inputs if name in importer.weights]
     if not constants:
@@ -72,14 +72,14 @@ def _mul(importer: Importer, node: Node) -> None:
     node.require_arity(2, 2)
     for name, other in (node.inputs, node.inputs[::-1]):
         if other in importer.spreads:
-            norms.normalize(importer, node, name, importer.spreads[other], -1)
+            norm.normalize(importer, node, name, importer.spreads[other], -1)
             return
-        norm = importer.layers.get(importer.values.get(name, ""))
-        if isinstance(norm, RMSNorm) and norms.is_scale(importer, norm, other):
-            norms.scale_norm(importer, node, norm, other)
+        layer = importer.layers.get(importer.values.get(name, ""))
+        if isinstance(layer, RMSNorm) and norm.is_scale(importer, layer, other):
+            norm.scale_norm(importer, node, layer, other)
             return
-        if norms.is_of_channels(importer, name, other, scale=True):
-            norms.finish_group_norm(importer, node, name, other, scale=True)
+        if norm.is_of_channels(importer, name, other, scale=True):
+            norm.finish_group_norm(importer, node, name, other, scale=True)
             return
         if name in importer.values and (other in importer.weights or other in importer.computed):
             if importer.is_parameter(other):
@@ -119,11 +119,11 @@ def _div(importer: Importer, node: Node) -> None:
     node.require_arity(2, 2)
     dividend, root = node.inputs
     if root in importer.spreads and dividend in importer.values:
-        norms.normalize(importer, node, dividend, importer.spreads[root], 1)
+        norm.normalize(importer, node, dividend, importer.spreads[root], 1)
         return
     if root in importer.spreads:
         node.require(importer.scalar(node, dividend) == 1, f"{dividend!r} must be 1")
-        norms.invert(importer, node, root)
+        norm.invert(importer, node, root)
         return
     divisor = importer.scalar(node, node.inputs[1])
     node.require(divisor != 0, "divides by 0")

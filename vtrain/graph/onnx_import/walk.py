@@ -13,18 +13,18 @@ from vtrain.errors import ModelError
 from vtrain.graph.model import Layer, Model, Softmax, find_sources
 from vtrain.graph.onnx_file import count_elements
 from vtrain.graph.onnx_import import (
-    activations,
+    activation,
     arithmetic,
     attention,
     constants,
     convolution,
     dropout,
-    embeddings,
+    gather,
+    linear,
     masks,
-    norms,
+    norm,
     parameters,
-    pooling,
-    products,
+    pool,
     rotary,
     shapes,
 )
@@ -52,17 +52,17 @@ _QUOTED: Final = re.compile("'([^']*)'")
 _MADE: Final = re.compile(r"onnx::Conv_[0-9]+")
 """What torch's older exporter calls a weight of a convolution that it computed."""
 _FAMILIES = (
-    activations,
+    activation,
     arithmetic,
     attention,
     constants,
     convolution,
     dropout,
-    embeddings,
+    gather,
+    linear,
     masks,
-    norms,
-    pooling,
-    products,
+    norm,
+    pool,
     rotary,
     shapes,
 )
@@ -150,7 +150,7 @@ def refuse_folding(nodes: str) -> ModelError:
     return ModelError(
         "torch's exporter computed these weights, as it does where it folds a BatchNorm into them: "
         "the model would be trained without the norm, and its weights are none of the module's. "
-        f"{norms.TRAINING_HINT}. If it is to be trained without the norm, fold that in the module "
+        f"{norm.TRAINING_HINT}. If it is to be trained without the norm, fold that in the module "
         "first (torch.nn.utils.fusion.fuse_conv_bn_eval)",
         where=nodes,
     )

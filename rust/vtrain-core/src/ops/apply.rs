@@ -3,7 +3,7 @@
 use super::buffer::{Buffer, OutOfMemory};
 use super::kernel::{Kernel, RunError, Samples, copy};
 use super::signature::{Form, OpError, Part};
-use super::slice::Slice;
+use super::view::Slice;
 use crate::gemm::Gemm;
 use crate::graph::Node;
 

@@ -1,7 +1,7 @@
 //! Sums, differences and products element by element: twin of `vtrain/ops/arithmetic.py`.
 
 use super::simd::vectorised;
-use super::slice::{Slice, each};
+use super::view::{Slice, each};
 use crate::number::Element;
 
 /// `out += x * 2^shift`, modulo 2^64.

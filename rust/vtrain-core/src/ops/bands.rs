@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::kernel::{Kernel, RunError, scalar};
 use super::optimizer::Rate;
 use super::parallel::piece_count;
-use super::slice::{Slice, SliceMut, WrongDtype, each};
+use super::view::{Slice, SliceMut, WrongDtype, each};
 use super::{
     activation, arithmetic, attention, gather, layout, linear, lookup, norm, optimizer, parts,
     rescale, softmax, source,

@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use super::slice::{Slice, SliceMut};
+use super::view::{Slice, SliceMut};
 use crate::number::{Dtype, Element};
 
 const ALIGN: usize = 64;

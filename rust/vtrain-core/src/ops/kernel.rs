@@ -12,8 +12,8 @@ use super::optimizer::{Blend, Direction, MomentumRule};
 use super::parallel::for_rows;
 use super::parts::Axis;
 use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, refuse};
-use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::source::Windows;
+use super::view::{Slice, SliceMut, WrongDtype, each};
 use super::{
     commitment, dropout, gather, layout, linear, lookup, optimizer, pool, softmax, source,
 };

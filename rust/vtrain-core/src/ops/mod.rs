@@ -26,9 +26,9 @@ pub mod pool;
 pub mod rescale;
 mod signature;
 pub(crate) mod simd;
-mod slice;
 pub mod softmax;
 pub mod source;
+mod view;
 
 pub use apply::{ApplyError, Input, apply_node};
 pub(crate) use bands::Bands;
@@ -37,5 +37,5 @@ pub(crate) use kernel::copy;
 pub use kernel::{Kernel, RunError, Samples};
 pub(crate) use parallel::for_rows;
 pub use signature::{Form, OpError, Part};
-pub use slice::{Slice, SliceMut, WrongDtype};
 pub use source::Windows;
+pub use view::{Slice, SliceMut, WrongDtype};

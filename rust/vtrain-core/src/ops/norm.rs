@@ -1,7 +1,7 @@
 //! Parts of normalisation over the last axis: twin of `vtrain/ops/norm.py`. Rows of `width` > 0.
 
 use super::simd::vectorised;
-use super::slice::{Slice, each};
+use super::view::{Slice, each};
 use crate::number::{Element, Rounding};
 
 /// Nothing larger is under a root.

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from vtrain.graph.model import AveragePool, MaxPool, Reshape, Transpose
-from vtrain.graph.onnx_import import convolution, norms
+from vtrain.graph.onnx_import import convolution, norm
 from vtrain.graph.onnx_import.importer import Handlers, Importer
 from vtrain.graph.onnx_import.node import Node
 from vtrain.ops.layout import Window
@@ -69,7 +69,7 @@ def _reduce_mean(importer: Importer, node: Node) -> None:
         axes = importer.known_ints(node, node.inputs[1])
     node.take_int("noop_with_empty_axes", 0)
     keep = node.take_int("keepdims", 1) == 1
-    if norms.mean_squares(importer, node, axes, keep):
+    if norm.mean_squares(importer, node, axes, keep):
         return
     shape = importer.shape_of(node, importer.value(node, node.inputs[0]))
     rank = 1 + len(shape)

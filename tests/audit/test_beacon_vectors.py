@@ -58,6 +58,15 @@ def test_rounds(case: dict[str, Any]) -> None:
     assert found.hex() == case["randomness"]
 
 
+@pytest.mark.parametrize("case", CONTENT["texts"], ids=lambda case: case["about"])
+def test_texts(case: dict[str, Any]) -> None:
+    if case["holds"]:
+        assert decode_beacon(case["text"].encode()) == decode_beacon(encode(CONTENT["round"]))
+        return
+    with pytest.raises(BeaconError):
+        decode_beacon(case["text"].encode())
+
+
 def test_the_task() -> None:
     case = CONTENT["task"]
     task = decode_task(bytes.fromhex(case["encoding"]))

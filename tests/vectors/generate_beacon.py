@@ -145,6 +145,39 @@ def make_rounds() -> list[Json]:
     return cases
 
 
+def make_texts() -> list[Json]:
+    """Texts of a round's file, and whether they are one (docs/format.md, *Files*)."""
+    whole = json.dumps(get_round("quicknet"))
+
+    def beside(value: str) -> str:
+        return f'{whole[:-1]}, "more": {value}}}'
+
+    nested = "[" * 63 + "]" * 63
+    texts = [
+        ("as it is served", whole, True),
+        ("with white space around", f"\r\n\t {whole} \n", True),
+        ("with a number of 5,000 digits beside", beside("9" * 5000), True),
+        ("with a number beyond all floats beside", beside("1e999"), True),
+        ("with half a surrogate pair beside", beside('"\\ud800"'), True),
+        ("with 64 arrays and objects in each other", beside(nested), True),
+        ("with 65 of them", beside(f"[{nested}]"), False),
+        ("with NaN beside", beside("NaN"), False),
+        ("with Infinity beside", beside("-Infinity"), False),
+        ("with a number that begins with 0", beside("01"), False),
+        ("with a line end in a string", beside('"\n"'), False),
+        ("with a field twice", beside('1, "more": 1'), False),
+        ("with a field twice, once by an escape", beside('1, "\\u006dore": 1'), False),
+        ("with a field twice further in", beside('[{"a": 1, "a": 1}]'), False),
+        ("with a byte order mark", f"\ufeff{whole}", False),
+        ("with a comma at its end", f"{whole[:-1]},}}", False),
+        ("with something behind it", f"{whole} {{}}", False),
+        ("in an array", f"[{whole}]", False),
+        ("with a point in its number", whole.replace("1000", "1000.0", 1), False),
+        ("with an exponent in its number", whole.replace("1000", "1e3", 1), False),
+    ]
+    return [{"about": about, "text": text, "holds": holds} for about, text, holds in texts]
+
+
 def make_draws(roots: dict[str, str]) -> list[Json]:
     """What an auditor brings, and whether it draws."""
     digest = {name: hashlib.sha256(bytes.fromhex(root)).hexdigest() for name, root in roots.items()}
@@ -230,6 +263,7 @@ def make(kept: Json) -> Json:
         "authority": name,
         **{key: kept[key] for key in ("roots", "tokens")},
         "draws": make_draws(kept["roots"]),
+        "texts": make_texts(),
     }
 
 

@@ -3053,6 +3053,65 @@ def settled_cases() -> Iterator[Case]:
     )
 
 
+def ninth_cases() -> Iterator[Case]:
+    """Stores with KZG commitments, with samples of the auditor's own that are others, and what is
+    bad usage of a store and of a beacon."""
+    srs = ("--srs", "srs.bin")
+    run, extra = make_committed_run(hiding=None)
+    keys = structs.encode(list_keys(run, range(1, run.spec.steps + 1)))
+    told = {**extra, "keys.cbor": keys}
+    every = ("--all", *srs, "--hiding", "keys.cbor")
+    about = "KZG commitments, of a store"
+    yield stored("kzg", about, keep_all, None, every, run=run, extra=told)
+    about = "no segment is asked for, so that nobody looks at the initial state"
+    alone = ("--samples", "0", *srs)
+    yield stored("kzg-structure", about, keep_all, None, alone, run=run, extra=extra)
+    false, more = make_committed_run(lambda *given: given[2], lambda v: [v[0] + 1, *v[1:]])
+    about = "the task commits to another initial state, and no segment is asked for"
+    yield stored("kzg-initial-structure", about, keep_all, None, alone, run=false, extra=more)
+    place = ("kzg", "task", "task.proof.initial")
+    about = "the task commits to another initial state than its own"
+    yield stored("kzg-initial", about, keep_all, place, ("--all", *srs), run=false, extra=more)
+    secrets = structs.encode(SECRETS)
+    yield stored(
+        "kzg-secrets",
+        "what hides the commitments lies in the store, where nobody asks for it",
+        lambda objects, run: objects.update({"hiding.key": secrets}),
+        ("kzg", "", "step 1"),
+        ("--all", *srs),
+        run=make_committed_run()[0],
+        extra=make_committed_run()[1],
+    )
+    run = make_run(make_trained_task())
+    about = "the auditor has other samples than the store, whose are right"
+    yield stored(
+        "samples-brought-another",
+        about,
+        keep_all,
+        ("samples", "nobody", "samples.bin"),
+        ("--all", "--data", "samples.bin"),
+        extra={"samples.bin": flip(run.samples)},
+    )
+
+    def refused(name: str, about: str, arguments: Sequence[str], **more: Any) -> Case:
+        return replace(stored(name, about, keep_all, None, arguments, **more), verdict="")
+
+    about = "the claim that is pinned is that of the store, a folder here"
+    yield refused("usage-own-claim", about, ("--all", "--claim", "store/claim.cbor"))
+    proof = ("--mode", "proof", *srs)
+    yield refused("usage-proof", "proofs are asked for", proof, extra={"srs.bin": b"?"})
+    files: dict[str, bytes | str] = dict.fromkeys(("a.tsr", "a.pem", "a.json"), b"?")
+    small = make_run(make_task())
+    for name, arguments in {
+        "token": ("--token", "a.tsr", "--authority", "a.pem"),
+        "chain": ("--chain", "a.json"),
+        "file": ("--beacon-file", "a.json"),
+    }.items():
+        about = "something of a beacon is given, and no beacon"
+        asked = ("--all", *arguments)
+        yield case(f"usage-beacon-{name}", about, small, "", None, asked, extra=files)
+
+
 def flip_proof(bundle: ProofBundle) -> bytes:
     """The bundle with the lowest bit of the last byte of its proof changed."""
     return encode_bundle(replace(bundle, proof=flip(bundle.proof)))
@@ -3531,6 +3590,7 @@ GROUPS: Final = (
     open_cases,
     tile_cases,
     rows_cases,
+    ninth_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

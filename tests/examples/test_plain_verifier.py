@@ -35,8 +35,9 @@ NOT_READ = {
     "report.json": "it makes reports, and reads none",
     "proofs.json": "it has no circuits: of proofs it tells those that are none without them",
 }
-"""The vectors that it is not held to, and why; of `audit` those of beacons, those of stores with KZG
-commitments, which it holds against no SRS, and those in ``NEED_EZKL`` and ``NEED_TILES`` in part."""
+"""The vectors that it is not held to, and why; of `audit` those of beacons, those of stores with
+KZG commitments, which it holds against no SRS, and those in ``NEED_EZKL`` and ``NEED_TILES`` in
+part."""
 
 
 def load(name: str) -> Any:

@@ -35,7 +35,8 @@ What an auditor does with a run directory ([format.md](format.md), section 6), i
 with what verdict. Two auditors who are asked the same of the same bytes, with the same randomness,
 report the same verdict and the same checks, each with its status, fault and place, whatever they
 are written in; they may differ only where one meets a bound of its own on what it reads, and in how
-much of a piece they fetch from a store ([publishing.md](publishing.md)).
+much of a piece they read of a store ([publishing.md](publishing.md)), or of a tensor by
+[rows](algebraic.md#rows) of it; nobody is convicted by what they differ in.
 `tests/vectors/audit` has runs, honest and broken, with what must be reported of each.
 A run may also lie [in a store](#runs-in-a-store); in place of a replay there may be an
 [algebraic check](#the-algebraic-check), or [proofs](#proofs-of-whole-steps). What follows up to

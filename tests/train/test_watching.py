@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_drops_what_is_done_again(
         ('{"loss": 1}', "no step"),
         ('{"step": true, "loss": 1}', "no step"),
         ('{"step": 1}', "no loss"),
-        ('{"step": 1, "loss": NaN}', "finite"),
+        ('{"step": 1, "loss": NaN}', "NaN is no number"),
         ('{"step": 1, "loss": 1e999}', "finite"),
         (f'{{"step": 1, "loss": {"9" * 400}}}', "finite"),
         ('{"step": 1, "loss": 1, "seconds": "2"}', "finite"),

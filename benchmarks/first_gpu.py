@@ -37,17 +37,7 @@ from vtrain.engines.cuda.compile import Compiler
 from vtrain.engines.cuda.cubin import read_resources
 from vtrain.engines.cuda.device import Call, Device, Pointer
 from vtrain.engines.cuda.digest import plan_tensor_digest
-from vtrain.engines.cuda.gemm import (
-    LEAST_PRODUCTS,
-    PLAIN,
-    SHAPE,
-    SHAPES,
-    Epilogue,
-    Factor,
-    Shape,
-    find_choice,
-    plan_matmul,
-)
+from vtrain.engines.cuda.gemm import LEAST_PRODUCTS, Epilogue, Factor, find_choice, plan_matmul
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.launch import Arg, Operand, Output
 from vtrain.engines.cuda.selfcheck import KernelWarning
@@ -56,7 +46,6 @@ from vtrain.spec.commitment import compute_tensor_digest
 
 Array = npt.NDArray[Any]
 DEVICE = "vtrain.engines.cuda.gpu:CudaDevice"
-HOPPER = "sm_90a"
 MOST_SECONDS = 350.0
 """All ends within these: a part has its own limit, or what is left of them."""
 TRIES = 3
@@ -76,7 +65,6 @@ class Sizes:
 
     products: tuple[int, ...] = (256, 4096, 8192)
     by_mma: int = 256
-    shaped: tuple[int, ...] = (256, 4096)
     hashed: int = 2**30
     steps: int = 50
     tokens: language.Sizes = LANGUAGE
@@ -89,7 +77,7 @@ class Sizes:
 
 FULL, QUICK = Sizes(), Sizes(products=(256, 4096), hashed=2**28)
 TINY = language.Sizes(1, 8, 2, 6, 4, 12, 500)
-SMALL = Sizes((40,), 40, (40,), 5000, 3, TINY, TINY, 2, ("relu.cu", "matmul.cu"))
+SMALL = Sizes((40,), 40, 5000, 3, TINY, TINY, 2, ("relu.cu", "matmul.cu"))
 """For the tests, which have the kernels on the CPU."""
 ALL_SIZES = {"full": FULL, "quick": QUICK, "small": SMALL}
 
@@ -178,25 +166,15 @@ def do_graphs(desk: Desk) -> None:
 
 def do_compile(desk: Desk) -> None:
     """Every file; those that are slow or take much, with what they take."""
+    files = desk.sizes.files or tuple(path.name for path in sources.list_kernel_files())
     architecture = desk.device.info.architecture
-    shaped = {shape.file: f"matmul_wgmma_i16_i16{shape.tail}" for shape in SHAPES if shape != PLAIN}
-    files = desk.sizes.files or tuple(
-        path.name
-        for path in sources.list_kernel_files()
-        if path.name not in shaped or architecture == HOPPER
-    )
     begin = time.perf_counter()
-    desk.device.prepare([(file, shaped.get(file, Path(file).stem)) for file in files])
+    desk.device.prepare([(file, Path(file).stem) for file in files])
     desk.report(files=len(files), compile_seconds=round(time.perf_counter() - begin, 1))
     if not architecture.startswith("sm_") or desk.device.info.emulated:
         return
     compiler = Compiler(architecture, folder=desk.folder)
-    resources = {
-        name: found
-        for file in ("matmul.cu", *shaped)
-        if file in files
-        for name, found in read_resources(compiler.compile(file)).items()
-    }
+    resources = read_resources(compiler.compile("matmul.cu"))
     spilt = sorted(name for name, found in resources.items() if found.stack)
     left_out = {file: str(error)[:TAIL] for file, error in compiler.failures.items()}
     desk.report(
@@ -208,9 +186,7 @@ def do_compile(desk: Desk) -> None:
         raise WrongBitsError(f"fast kernels do not compile: {', '.join(left_out)}")
 
 
-def do_product(
-    desk: Desk, size: int, disabled: frozenset[str] = frozenset(), shape: Shape = SHAPE
-) -> None:
+def do_product(desk: Desk, size: int, disabled: frozenset[str] = frozenset()) -> None:
     """int16 and int8, each bit, then the speed."""
     device, rng = desk.device, np.random.default_rng(size)
     for name, dtype, low in (("i16", np.int16, -32639), ("i8", np.int8, -127)):
@@ -228,7 +204,6 @@ def do_product(
             processors=device.info.processors,
             disabled=disabled,
             least_products=0,
-            shape=shape,
         )
         if launches is None:
             raise RunError("has no tensor cores for us", where=f"device {device.info.name}")
@@ -248,23 +223,11 @@ def do_product(
             device.free(address)
 
 
-def do_shape(desk: Desk, shape: Shape) -> None:
-    """The products in another shape of Hopper's kernel, small and then large, to be held against
-    those of the one that serves; then its self-check in a small model, whose faults are told."""
-    if desk.device.info.architecture != HOPPER and not desk.device.info.emulated:
-        desk.report(shape=shape.name, kernel=f"none: {HOPPER} alone has shapes")
-        return
-    for size in desk.sizes.shaped:
-        do_product(desk, size, shape=shape)
-    do_steps(desk, "mlp", shape)
-
-
 MMA_ONLY = frozenset(
-    f"matmul_wgmma_{windows}{names}{narrow}{shape.tail}"
+    f"matmul_wgmma_{windows}{names}{narrow}"
     for names in ("i16_i16", "i16_i8", "i16_u8", "i8_i16", "u8_i16", "i8_i8")
     for windows in ("", "windows_")
     for narrow in ("", "_narrow")
-    for shape in SHAPES
 )
 """Without these, products are those of every tensor core since 8.0: right bits there and wrong ones
 with them clear packing and epilogue."""
@@ -285,7 +248,7 @@ def do_hash(desk: Desk) -> None:
     desk.report(hashed=nbytes, ms=1e3 * seconds, gb_per_second=nbytes / seconds / 1e9)
 
 
-def do_steps(desk: Desk, model: str, shape: Shape = SHAPE) -> None:
+def do_steps(desk: Desk, model: str) -> None:
     """The self-check of all kernels that a model needs, then its steps against the cpu engine's."""
     small = desk.sizes is SMALL
     made = {
@@ -295,7 +258,7 @@ def do_steps(desk: Desk, model: str, shape: Shape = SHAPE) -> None:
         ),
     }[model]()
     task = Trainable(made, classes=10, samples=64 if small else 500)
-    compare_steps(desk, model, task.make_step(8 if small else 32, 10), desk.sizes.steps, shape)
+    compare_steps(desk, model, task.make_step(8 if small else 32, 10), desk.sizes.steps)
 
 
 def do_tokens(desk: Desk, model: str) -> None:
@@ -317,21 +280,14 @@ def make_language_step(model: str, sizes: language.Sizes) -> Step:
     return Step(task.graph, task.samples, task.initial_state)
 
 
-def compare_steps(
-    desk: Desk,
-    model: str,
-    step: Step,
-    steps: int,
-    shape: Shape = SHAPE,
-    least_products: int = 0,
-) -> None:
+def compare_steps(desk: Desk, model: str, step: Step, steps: int, least_products: int = 0) -> None:
     """The self-check of all kernels of a step, then so many steps against the cpu engine's, with
     the median seconds of each."""
     # On tensor cores, however small a product is; but for the emulated ones, which take hours.
     kernels = (
         Kernels(desk.device, fast=False, folder=desk.folder)
         if desk.sizes is SMALL
-        else Kernels(desk.device, folder=desk.folder, least_products=least_products, shape=shape)
+        else Kernels(desk.device, folder=desk.folder, least_products=least_products)
     )
     begin = time.perf_counter()
     with warnings.catch_warnings(record=True) as said:
@@ -389,12 +345,6 @@ def list_parts(sizes: Sizes) -> list[Part]:
         Part("steps gpt", 90, partial(do_tokens, model="gpt"), TRIES),
         Part("steps llama", 90, partial(do_tokens, model="llama"), TRIES),
         Part("speed gpt", 120, partial(do_speed, model="gpt"), TRIES),
-        # What serves has been judged by now: these may take what time is left.
-        *(
-            Part(f"shape {shape.name}", 60, partial(do_shape, shape=shape))
-            for shape in SHAPES
-            if shape != SHAPE
-        ),
     ]
 
 

@@ -410,8 +410,7 @@ class Bench:
         slots: tuple[Slot, ...] = tuple(
             arg if isinstance(arg, int) else Pointer(self._places[arg]) for arg in launch.args
         )
-        shape = (launch.grid, launch.block)
-        return Call(launch.file, launch.kernel, *shape, slots, launch.shared, launch.cluster)
+        return Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
 
     def launch(self) -> None:
         """Queue all of it once."""

@@ -19,10 +19,6 @@
 // at place c lie at c ^ row % 8.  So a tile lies in memory as the tensor cores want it in shared
 // memory ("Shared Memory Matrix Layout", 128-byte swizzle): one contiguous copy brings it.
 //
-// For stages of half a tile the same bytes lie otherwise: the 64 first inner places of all planes,
-// and then the others; of each a plane is 128 rows of 64 bytes, in which the 16 bytes at place c
-// lie at c ^ row / 2 % 4 (64-byte swizzle).  So one contiguous copy brings half of a tile.
-//
 // Included by matmul.cu after the files of the operators that the epilogue takes its arithmetic
 // from.
 #pragma once
@@ -33,12 +29,9 @@ constexpr i64 TILE = 128;               // rows of a packed tile, and its bytes 
 constexpr i64 PLANE_BYTES = TILE * TILE;
 constexpr i64 LONGEST_SUM = 32768;      // terms that a block may add
 
-// Where the 16 bytes at place ``piece`` of a row lie in a plane whose rows have INNER places: a
-// tile, or half of one.
-template <int INNER = (int)TILE>
+// Where the 16 bytes at place ``piece`` of a row lie in a plane of a packed tile.
 __device__ inline u32 packed_offset(u32 row, u32 piece) {
-    static_assert(INNER == TILE || INNER == TILE / 2, "layouts that tensor cores know");
-    return row * INNER + ((piece ^ (INNER == TILE ? row & 7 : row >> 1 & 3)) << 4);
+    return row * TILE + ((piece ^ (row & 7)) << 4);
 }
 
 // Bits of ``flags``.
@@ -310,17 +303,10 @@ struct Epilogue {
 };
 
 // Tile of a block, so that blocks that run at the same time share rows and columns: the grid goes
-// through groups of 8 tiles of rows, each column by column.  The blocks of a cluster have
-// neighbouring tiles of the same column; of an odd number of rows of tiles there is one more then,
-// beyond the edge, so that all blocks of a cluster have tiles equally often.
+// through groups of 8 tiles of rows, each column by column.
 struct TilePlace {
     i64 row_tile, column_tile;
 };
-template <u32 CLUSTER>
-__device__ inline u32 count_row_tiles(i64 m) {
-    const u32 row_tiles = (u32)((m + TILE - 1) / TILE);
-    return (row_tiles + CLUSTER - 1) / CLUSTER * CLUSTER;
-}
 __device__ inline TilePlace place_tile(u32 index, u32 row_tiles, u32 column_tiles) {
     const u32 group_size = 8 * column_tiles;
     const u32 group = index / group_size, within = index % group_size;
@@ -337,9 +323,9 @@ __device__ inline TilePlace place_tile(u32 index, u32 row_tiles, u32 column_tile
         i64 multiplier, i64 shift, u64 *saturated
 
 // Tiles of one matrix of the results.
-template <int COLUMNS, u32 CLUSTER>
+template <int COLUMNS>
 __device__ inline u32 count_tiles(i64 m, i64 n) {
-    return count_row_tiles<CLUSTER>(m) * (u32)((n + COLUMNS - 1) / COLUMNS);
+    return (u32)((m + TILE - 1) / TILE) * (u32)((n + COLUMNS - 1) / COLUMNS);
 }
 
 // What a block works on: inner tiles [first, end) of tile (row, column) of one matrix of the batch.
@@ -350,11 +336,10 @@ struct Work {
     Epilogue epilogue;
 };
 
-template <int PLANES_A, int PLANES_B, int COLUMNS, u32 CLUSTER = 1>
+template <int PLANES_A, int PLANES_B, int COLUMNS>
 __device__ inline Work find_work(u32 tile, PRODUCT_PARAMETERS) {
     const i64 row_tiles = (m + TILE - 1) / TILE, column_tiles = (n + COLUMNS - 1) / COLUMNS;
-    const TilePlace place =
-        place_tile(tile, count_row_tiles<CLUSTER>(m), (u32)column_tiles);
+    const TilePlace place = place_tile(tile, (u32)row_tiles, (u32)column_tiles);
     constexpr i64 TALL = COLUMNS > TILE ? COLUMNS / TILE : 1;  // B is padded to whole blocks
     const i64 tiles_b = (n + TALL * TILE - 1) / (TALL * TILE) * TALL;
     const i64 inner_tiles = (inner + TILE - 1) / TILE;

@@ -126,31 +126,21 @@ __device__ inline uint2 take_bytes(const Eight& eight, bool high) {
             __byte_perm(eight.pairs[2], eight.pairs[3], which)};
 }
 
-// A tile: where it is made, of how many planes, and whether it is one of two halves.
-struct Packed {
-    u8* tile;
-    i64 planes, halved;
-
-    // Puts 16 inner places of a row where they belong, in every plane.
-    __device__ void put_piece(u32 row, u32 piece, const Eight& first, const Eight& second) const {
-        // packed_offset() of a whole tile or of the half that has the piece, without a branch.
-        const u32 half = (u32)halved, within = 7u >> half, swizzle = row >> half & within;
-        u8* to = tile + (piece >> 2 & half) * planes * (PLANE_BYTES / 2) + (row << (7 - half)) +
-                 (((piece & within) ^ swizzle) << 4);
-        for (i64 plane = 0; plane < planes; plane++) {
-            const uint2 left = take_bytes(first, plane == 1);
-            const uint2 right = take_bytes(second, plane == 1);
-            *(uint4*)to = {left.x, left.y, right.x, right.y};
-            to += PLANE_BYTES >> half;
-        }
+// Puts 16 inner places of a row of the tile where they belong, in every plane.
+__device__ inline void put_piece(u8* tile, i64 planes, u32 row, u32 piece, const Eight& first,
+                                 const Eight& second) {
+    for (i64 plane = 0; plane < planes; plane++) {
+        const uint2 left = take_bytes(first, plane == 1), right = take_bytes(second, plane == 1);
+        uint4* const to = (uint4*)(tile + plane * PLANE_BYTES + packed_offset(row, piece));
+        *to = {left.x, left.y, right.x, right.y};
     }
-};
+}
 
 constexpr u32 ALONG_PARTS = TILE * 8 / PACK_THREADS, ACROSS_PARTS = TILE * 16 / PACK_THREADS;
 
 // Pieces of a plain tile; ``row`` and ``piece`` are this thread's first.
 template <typename T, typename Source>
-__device__ inline void pack_plain(const Source& source, const Packed& out, i64 row0, i64 inner,
+__device__ inline void pack_plain(const Source& source, u8* tile, i64 planes, i64 row0, i64 inner,
                                   u32 row, u32 piece) {
     Eight eights[ALONG_PARTS][2];
 #pragma unroll
@@ -161,28 +151,30 @@ __device__ inline void pack_plain(const Source& source, const Packed& out, i64 r
                 row0 + row + part * (PACK_THREADS / 8), inner + 8 * half);
 #pragma unroll
     for (u32 part = 0; part < ALONG_PARTS; part++)
-        out.put_piece(row + part * (PACK_THREADS / 8), piece, eights[part][0], eights[part][1]);
+        put_piece(tile, planes, row + part * (PACK_THREADS / 8), piece, eights[part][0],
+                  eights[part][1]);
 }
 
 template <typename Source>
-__device__ inline void pack_along(const Source& source, const Packed& out, i64 row0, i64 inner0) {
+__device__ inline void pack_along(const Source& source, u8* tile, i64 planes, i64 row0,
+                                  i64 inner0) {
     constexpr u32 PARTS = ALONG_PARTS;
     const u32 row = threadIdx.x / 8, piece = threadIdx.x % 8;
     const i64 inner = inner0 + 16 * piece;
     if (source.is_plain(row0, inner0)) {
         if (source.dtype == I16)
-            pack_plain<i16>(source, out, row0, inner, row, piece);
+            pack_plain<i16>(source, tile, planes, row0, inner, row, piece);
         else if (source.dtype == I8)
-            pack_plain<i8>(source, out, row0, inner, row, piece);
+            pack_plain<i8>(source, tile, planes, row0, inner, row, piece);
         else
-            pack_plain<u8>(source, out, row0, inner, row, piece);
+            pack_plain<u8>(source, tile, planes, row0, inner, row, piece);
         return;
     }
 #pragma unroll 1
     for (u32 part = 0; part < PARTS; part++) {
         const u32 at = row + part * (PACK_THREADS / 8);
-        out.put_piece(at, piece, source.load_any(row0 + at, inner),
-                      source.load_any(row0 + at, inner + 8));
+        put_piece(tile, planes, at, piece, source.load_any(row0 + at, inner),
+                  source.load_any(row0 + at, inner + 8));
     }
 }
 
@@ -213,7 +205,8 @@ __device__ inline void turn_plain(const Source& source, u32* words, i64 row0, i6
 }
 
 template <typename Source>
-__device__ inline void pack_across(const Source& source, const Packed& out, i64 row0, i64 inner0) {
+__device__ inline void pack_across(const Source& source, u8* tile, i64 planes, i64 row0,
+                                   i64 inner0) {
     __shared__ __align__(16) u32 words[TILE * TILE / 2];
     constexpr u32 PARTS = ACROSS_PARTS;
     const u32 k = threadIdx.x / 16, group = threadIdx.x % 16;
@@ -240,7 +233,7 @@ __device__ inline void pack_across(const Source& source, const Packed& out, i64 
             const u32 both = words[turned_word(16 * piece + i, row / 2)];
             halves[i / 8].put(i % 8, both >> (16 * (row % 2)));
         }
-        out.put_piece(row, piece, halves[0], halves[1]);
+        put_piece(tile, planes, row, piece, halves[0], halves[1]);
     }
 }
 
@@ -257,26 +250,26 @@ extern "C" __global__ void matmul_split_image(i64 count, const i16* x, i64 plane
 }
 
 // Parameters of all: the source; rows and inner extent of the operand; planes 1 (the low bytes) or
-// 2; the number of inner tiles; 1 for tiles in halves.  Grid: x tiles (inner ones fastest), z
-// matrices ``batch_stride`` apart.
+// 2; the number of inner tiles.  Grid: x tiles (inner ones fastest), z matrices ``batch_stride``
+// apart.
 #define PACK_KERNELS(NAME, PACK, MAJORS, MINORS)                                                   \
     extern "C" __global__ void __launch_bounds__(PACK_THREADS) matmul_pack_##NAME(                 \
         const void* x, i64 x_dtype, i64 stride, i64 batch_stride, i64 rows, i64 inner, i64 planes, \
-        i64 inner_tiles, i64 halved, u8* out) {                                                    \
+        i64 inner_tiles, u8* out) {                                                                \
         const i64 row_tile = blockIdx.x / inner_tiles, inner_tile = blockIdx.x % inner_tiles;      \
         const i64 tile = blockIdx.z * (i64)gridDim.x + blockIdx.x;                                 \
         const i64 start = blockIdx.z * batch_stride;                                               \
         const MatrixSource source = {x, x_dtype, start, stride, MAJORS, MINORS};                   \
-        PACK(source, Packed{out + tile * planes * PLANE_BYTES, planes, halved}, row_tile * TILE,   \
+        PACK(source, out + tile * planes * PLANE_BYTES, planes, row_tile * TILE,                   \
              inner_tile * TILE);                                                                   \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(PACK_THREADS) matmul_pack_patches_##NAME(         \
         const void* x, i64 x_dtype, const Window* window, i64 rows, i64 inner, i64 planes,         \
-        i64 inner_tiles, i64 halved, u8* out) {                                                    \
+        i64 inner_tiles, u8* out) {                                                                \
         const i64 row_tile = blockIdx.x / inner_tiles, inner_tile = blockIdx.x % inner_tiles;      \
         const PatchSource source = {x, x_dtype, *window, MAJORS, MINORS};                          \
-        PACK(source, Packed{out + (i64)blockIdx.x * planes * PLANE_BYTES, planes, halved},         \
-             row_tile * TILE, inner_tile * TILE);                                                  \
+        PACK(source, out + (i64)blockIdx.x * planes * PLANE_BYTES, planes, row_tile * TILE,        \
+             inner_tile * TILE);                                                                   \
     }
 PACK_KERNELS(along, pack_along, rows, inner)
 PACK_KERNELS(across, pack_across, inner, rows)

@@ -6,36 +6,11 @@
 // the last one leave; each of the other two warpgroups multiplies 64 rows with all columns.  An
 // mbarrier a stage says that its bytes are there, another that both have done with them.
 //
-// Shapes.  Two things may be otherwise, and are when a file says so before it includes this one;
-// matmul.cu does not, and matmul_deep.cu, matmul_pair.cu and matmul_deep_pair.cu do:
-//   SHAPE_INNER    inner places of a stage.  Of half a tile twice as many stages fit, and one more
-//                  where as much is left over: bytes come from further ahead, and the first step of
-//                  a tile waits for half as many.
-//   SHAPE_CLUSTER  blocks of a cluster.  Two neighbours take two tiles of rows of the same columns:
-//                  each brings half of B's bytes to both ("multicast"), so that L2 is asked for
-//                  three quarters of what it was (int8: two thirds).  What shared memory has to do
-//                  stays the same.
-//   SHAPED(name)   what the kernel is called.
-// The shape in use is chosen by vtrain/engines/cuda/gemm.py.
-//
-// In a cluster a stage is filled by two blocks, so it is empty when the multipliers of both have
-// read theirs: each arrives at both barriers ``empty``, and at both ``drained``.  A barrier ``full``
-// is of one block: its own thread expects the whole stage, whoever brings the bytes; those that come
-// earlier than that are counted as well, since the phase cannot end before.  Both blocks take tiles
-// equally often, with as many steps and the same way out (they differ in nothing but rows), and
-// neither begins before both have their barriers, or ends before both are done.
-//
 // What that takes of an H200, counted, and what is predicted of its speed: docs/cuda.md, "Counted".
-// Where the figures fall short, first suspects: L2 (clusters), latency (deeper stages), the epilogue
-// (tiles of its own for each warpgroup, half a tile apart), packing (pack in the epilogue of what
-// made the operand).
+// Where the figures fall short, first suspects: the epilogue (tiles of its own for each warpgroup,
+// half a tile apart), packing (pack in the epilogue of what made the operand).  L2 and latency are
+// none: clusters with multicast and stages of half a tile gained next to nothing (ADR 14).
 #pragma once
-
-#ifndef SHAPED
-#define SHAPE_INNER 128
-#define SHAPE_CLUSTER 1
-#define SHAPED(name) name
-#endif
 
 #include "gemm.cuh"
 #include "window.cuh"
@@ -43,29 +18,8 @@
 #if defined(CUDA_ON_CPU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int WGMMA_THREADS = 384;
-constexpr int STAGE_INNER = SHAPE_INNER;
-constexpr u32 CLUSTER = SHAPE_CLUSTER;
-static_assert(CLUSTER == 1 || CLUSTER == 2, "8 tiles of rows, a group, are whole clusters");
-constexpr u32 STAGE_PLANE_BYTES = TILE * STAGE_INNER;
 // Shared memory for stages, of the 227 KiB that a block can have: as many as fit.
 constexpr u32 STAGES_BYTES = 226 * 1024;
-
-// Arrives at a barrier in block ``lane`` of the cluster; done by as many lanes as it has blocks.
-__device__ inline void arrive_everywhere(u32 barrier, u32 lane) {
-    if constexpr (CLUSTER == 1)
-        mbarrier_arrive(barrier);
-    else
-        mbarrier_arrive_mapped(map_to_block(barrier, lane));
-}
-// Brings bytes of B that all blocks of a cluster read: each brings its share to all.
-__device__ inline void copy_shared(u32 to, const u8* from, u32 bytes, u32 barrier) {
-    if constexpr (CLUSTER == 1) {
-        copy_bulk(to, from, bytes, barrier);
-    } else {
-        const u32 share = bytes / CLUSTER, at = cluster_rank() * share;
-        copy_bulk_to_all(to + at, from + at, share, barrier, CLUSTER);
-    }
-}
 
 // Waits for the two multiplying warpgroups.
 __device__ inline void sync_multipliers() {
@@ -81,9 +35,7 @@ __device__ inline void sync_multipliers() {
 // all threads of the first warpgroup.  So the windows, which repeat every pixel, never lie in
 // memory.
 struct PackedTiles {
-    // With fewer, what fills for a cluster would spill.
-    static constexpr u32 FILLERS = 1, REGISTERS = CLUSTER > 1 ? 40 : 24;
-    static constexpr u32 OTHER_REGISTERS = CLUSTER > 1 ? 232 : 240;
+    static constexpr u32 FILLERS = 1, REGISTERS = 24, OTHER_REGISTERS = 240;
 };
 struct ImagePlanes {
     static constexpr u32 FILLERS = 129, REGISTERS = 56, OTHER_REGISTERS = 224;
@@ -117,7 +69,7 @@ struct WindowRows {
 
     __device__ void fetch(u32 to, const u8* planes, i64 plane_bytes, i64 inner0, i64 inner) const {
 #pragma unroll
-        for (u32 j = 0; j < STAGE_INNER / 64; j++) {
+        for (u32 j = 0; j < TILE / 64; j++) {
             const u32 piece = threadIdx.x % 4 + 4 * j, k = (u32)inner0 + 16 * piece;
             const u32 offset = k / channels, channel = k % channels;
             const u32 dy = offset / kernel_width, dx = offset % kernel_width;
@@ -126,10 +78,10 @@ struct WindowRows {
             for (u32 i = 0; i < 4; i++) {
                 const bool real = k < inner && (u32)y[i] + dy < height && (u32)x[i] + dx < width;
                 const u8* const from = planes + (real ? start[i] + shift : 0);
-                const u32 at = to + packed_offset<STAGE_INNER>(threadIdx.x / 4 + 32 * i, piece);
+                const u32 at = to + packed_offset(threadIdx.x / 4 + 32 * i, piece);
 #pragma unroll
                 for (u32 plane = 0; plane < PLANES; plane++)
-                    copy_async_16_or_zeros(at + plane * STAGE_PLANE_BYTES,
+                    copy_async_16_or_zeros(at + plane * (u32)PLANE_BYTES,
                                            from + plane * plane_bytes, real);
             }
         }
@@ -139,8 +91,7 @@ struct WindowRows {
 // The tiles of B that a block takes, step by step: half of one of 128 rows, one, or two.
 template <int PLANES, int COLUMNS>
 struct RightTiles {
-    static constexpr u32 BYTES = PLANES * STAGE_PLANE_BYTES;
-    static constexpr u32 COLUMN_PLANE_BYTES = COLUMNS * STAGE_INNER;
+    static constexpr u32 BYTES = PLANES * PLANE_BYTES, COLUMN_PLANE_BYTES = COLUMNS * TILE;
     static constexpr i64 TALL = COLUMNS > TILE ? COLUMNS / TILE : 1;
     static constexpr i64 PARTS = COLUMNS < TILE ? TILE / COLUMNS : 1;
     const u8* from;
@@ -148,20 +99,19 @@ struct RightTiles {
 
     __device__ RightTiles(const Work& work)
         : from(work.b +
-               (work.column_tile * TALL / PARTS * work.inner_tiles + work.first) *
-                   (PLANES * PLANE_BYTES)),
+               (work.column_tile * TALL / PARTS * work.inner_tiles + work.first) * BYTES),
           part(work.column_tile % PARTS),
-          next_row_tile(work.inner_tiles * (PLANES * PLANE_BYTES)) {}
+          next_row_tile(work.inner_tiles * BYTES) {}
 
     __device__ void copy_next(u32 to, u32 barrier) {
         if constexpr (PARTS == 1) {
             for (i64 tall = 0; tall < TALL; tall++)
-                copy_shared(to + (u32)tall * BYTES, from + tall * next_row_tile, BYTES, barrier);
+                copy_bulk(to + (u32)tall * BYTES, from + tall * next_row_tile, BYTES, barrier);
         } else {
             for (u32 plane = 0; plane < PLANES; plane++)
-                copy_shared(to + plane * COLUMN_PLANE_BYTES,
-                            from + plane * STAGE_PLANE_BYTES + part * COLUMN_PLANE_BYTES,
-                            COLUMN_PLANE_BYTES, barrier);
+                copy_bulk(to + plane * COLUMN_PLANE_BYTES,
+                          from + plane * PLANE_BYTES + part * COLUMN_PLANE_BYTES,
+                          COLUMN_PLANE_BYTES, barrier);
         }
         from += BYTES;
     }
@@ -171,8 +121,8 @@ struct RightTiles {
 template <int PLANES_A, int PLANES_B, bool A_SIGNED, bool B_SIGNED, int COLUMNS, u32 STAGES>
 __device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32& done) {
     constexpr int SUMS = PLANES_A + PLANES_B - 1;
-    constexpr u32 COLUMN_PLANE_BYTES = COLUMNS * STAGE_INNER;
-    constexpr u32 A_BYTES = PLANES_A * STAGE_PLANE_BYTES, B_BYTES = PLANES_B * COLUMN_PLANE_BYTES;
+    constexpr u32 COLUMN_PLANE_BYTES = COLUMNS * TILE;
+    constexpr u32 A_BYTES = PLANES_A * PLANE_BYTES, B_BYTES = PLANES_B * COLUMN_PLANE_BYTES;
     constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
     const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     const u32 drained = empty + 8 * STAGES;
@@ -190,7 +140,7 @@ __device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32
 #pragma unroll
             for (int other = 0; other < PLANES_B; other++) {
                 // Addresses in descriptors count 16 bytes; 32 inner places are 2 of them.
-                const u64 at_a = left + plane * (STAGE_PLANE_BYTES >> 4) + 2 * part;
+                const u64 at_a = left + plane * (PLANE_BYTES >> 4) + 2 * part;
                 const u64 at_b = right + other * (COLUMN_PLANE_BYTES >> 4) + 2 * part;
                 i32(&sum)[COLUMNS / 2] = held[plane + other];
                 constexpr bool LOW = false;  // of two planes the low one is unsigned
@@ -205,28 +155,28 @@ __device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32
             }
     };
     // Padding is not multiplied: the last step may have fewer parts of 32 than the others.
-    const i32 full_steps = (i32)(work.terms / STAGE_INNER);
-    const i32 last_parts = (i32)(work.terms % STAGE_INNER + 31) / 32;
+    const i32 full_steps = (i32)(work.terms / TILE);
+    const i32 last_parts = (i32)(work.terms % TILE + 31) / 32;
     i32 step = 0;
 #pragma unroll 1
     for (; step < full_steps; step++) {
         const u32 at = done + (u32)step, s = at % STAGES, stage = base + s * STAGE_BYTES;
-        const u64 left = describe_tile<STAGE_INNER>(stage + group * (64 * STAGE_INNER));
-        const u64 right = describe_tile<STAGE_INNER>(stage + A_BYTES);
+        const u64 left = describe_tile(stage + group * (64 * TILE));
+        const u64 right = describe_tile(stage + A_BYTES);
         mbarrier_wait(full + 8 * s, at / STAGES & 1);
         wgmma_fence();
 #pragma unroll
-        for (int part = 0; part < STAGE_INNER / 32; part++) multiply_part(left, right, part);
+        for (int part = 0; part < TILE / 32; part++) multiply_part(left, right, part);
         wgmma_commit();
         // One step stays in flight while the next begins; the one before it is done, and its
         // stage may be filled again.
         wgmma_wait<1>();
-        if (step > 0 && lane < CLUSTER) arrive_everywhere(empty + 8 * ((at - 1) % STAGES), lane);
+        if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * ((at - 1) % STAGES));
     }
     if (last_parts > 0) {
         const u32 at = done + (u32)step, s = at % STAGES, stage = base + s * STAGE_BYTES;
-        const u64 left = describe_tile<STAGE_INNER>(stage + group * (64 * STAGE_INNER));
-        const u64 right = describe_tile<STAGE_INNER>(stage + A_BYTES);
+        const u64 left = describe_tile(stage + group * (64 * TILE));
+        const u64 right = describe_tile(stage + A_BYTES);
         mbarrier_wait(full + 8 * s, at / STAGES & 1);
         wgmma_fence();
 #pragma unroll 1
@@ -237,10 +187,9 @@ __device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32
     // The stages of the last whole step, and of the one after it, go back: the next tile's first
     // bytes come while the outputs leave.
     done += (u32)full_steps;
-    if (full_steps > 0 && lane < CLUSTER)
-        arrive_everywhere(empty + 8 * ((done - 1) % STAGES), lane);
+    if (full_steps > 0 && lane == 0) mbarrier_arrive(empty + 8 * ((done - 1) % STAGES));
     if (last_parts > 0) {
-        if (lane < CLUSTER) arrive_everywhere(empty + 8 * (done % STAGES), lane);
+        if (lane == 0) mbarrier_arrive(empty + 8 * (done % STAGES));
         done++;
     }
     const Epilogue& epilogue = work.epilogue;
@@ -316,11 +265,10 @@ __device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32
                                   work.column_tile * COLUMNS + begin);
         __syncwarp();
     }
-    // Bulk copies, the other block's too, come after what was written here.
+    // Bulk copies come after what was written here.
     proxy_fence();
-    if constexpr (CLUSTER > 1) cluster_fence();
     __syncwarp();
-    if (lane < CLUSTER) arrive_everywhere(drained, lane);
+    if (lane == 0) mbarrier_arrive(drained);
 }
 
 template <int PLANES_A, int PLANES_B, bool A_SIGNED, bool B_SIGNED, int COLUMNS, typename Left>
@@ -328,12 +276,12 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
     SHARED_BYTES(shared);
     constexpr bool GATHERS = Left::FILLERS > 1;
     constexpr int SUMS = PLANES_A + PLANES_B - 1;
-    constexpr u32 COLUMN_PLANE_BYTES = COLUMNS * STAGE_INNER;
-    constexpr u32 A_BYTES = PLANES_A * STAGE_PLANE_BYTES, B_BYTES = PLANES_B * COLUMN_PLANE_BYTES;
+    constexpr u32 COLUMN_PLANE_BYTES = COLUMNS * TILE;
+    constexpr u32 A_BYTES = PLANES_A * PLANE_BYTES, B_BYTES = PLANES_B * COLUMN_PLANE_BYTES;
     constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES, STAGES = STAGES_BYTES / STAGE_BYTES;
     static_assert(COLUMNS <= TILE || PLANES_B == 1, "planes of tall tiles would not be neighbours");
     static_assert(SUMS * COLUMNS / 2 <= 192, "sums fit the registers");
-    const u32 tiles = count_tiles<COLUMNS, CLUSTER>(m, n);
+    const u32 tiles = count_tiles<COLUMNS>(m, n);
 
     // Stages begin at a multiple of 1024 in the window; the barriers follow them.
     const u32 base = (shared_address(shared) + 1023) & ~1023u;
@@ -342,16 +290,12 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; s++) {
             mbarrier_init(full + 8 * s, Left::FILLERS);
-            mbarrier_init(empty + 8 * s, 8 * CLUSTER);
+            mbarrier_init(empty + 8 * s, 8);
         }
-        mbarrier_init(drained, 8 * CLUSTER);
+        mbarrier_init(drained, 8);
         mbarrier_init_fence();
     }
-    // Nothing may come from the other block to barriers that are not there yet.
-    if constexpr (CLUSTER > 1)
-        cluster_sync();
-    else
-        __syncthreads();
+    __syncthreads();
 
     // A block goes on to the next of its tiles while the last one's outputs are on their way: steps
     // are counted through all of them.  Only where these go by slab, which lies in the stages, the
@@ -363,12 +307,10 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
 #pragma unroll 1
             for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x, rounds++) {
                 const Work work =
-                    find_work<PLANES_A, PLANES_B, COLUMNS, CLUSTER>(tile, PRODUCT_ARGUMENTS);
-                const i32 steps = (i32)((work.terms + STAGE_INNER - 1) / STAGE_INNER);
-                if (rounds > 0 && work.epilogue.choose_way(work.terms) == BY_SLAB) {
+                    find_work<PLANES_A, PLANES_B, COLUMNS>(tile, PRODUCT_ARGUMENTS);
+                const i32 steps = (i32)((work.terms + TILE - 1) / TILE);
+                if (rounds > 0 && work.epilogue.choose_way(work.terms) == BY_SLAB)
                     mbarrier_wait(drained, (rounds - 1) & 1);
-                    if constexpr (CLUSTER > 1) cluster_fence();
-                }
                 RightTiles<PLANES_B, COLUMNS> right(work);
                 if constexpr (GATHERS) {
                     const WindowRows<PLANES_A> rows(*source.window, work.row_tile * TILE, m);
@@ -385,8 +327,8 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
                                 mbarrier_arrive_expect(full + 8 * s, B_BYTES);
                                 right.copy_next(stage + A_BYTES, full + 8 * s);
                             }
-                            rows.fetch(stage, a, source.plane_bytes,
-                                       work.first * TILE + (i64)step * STAGE_INNER, inner);
+                            rows.fetch(stage, a, source.plane_bytes, (work.first + step) * TILE,
+                                       inner);
                         }
                         copy_async_commit();
                         if (step >= AHEAD) {
@@ -396,12 +338,8 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
                         }
                     }
                 } else {
-                    // A tile beyond the edge (of a cluster) has the last one's bytes, no outputs.
-                    const i64 last = (m - 1) / TILE;
-                    const i64 row_tile =
-                        CLUSTER > 1 && work.row_tile > last ? last : work.row_tile;
-                    const u8* left = work.a + (row_tile * work.inner_tiles + work.first) *
-                                                  (PLANES_A * PLANE_BYTES);
+                    const u8* left =
+                        work.a + (work.row_tile * work.inner_tiles + work.first) * A_BYTES;
 #pragma unroll 1
                     for (i32 step = 0; step < steps; step++) {
                         const u32 at = done + (u32)step, s = at % STAGES;
@@ -422,22 +360,19 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
 #pragma unroll 1
         for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x)
             multiply_tile<PLANES_A, PLANES_B, A_SIGNED, B_SIGNED, COLUMNS, STAGES>(
-                find_work<PLANES_A, PLANES_B, COLUMNS, CLUSTER>(tile, PRODUCT_ARGUMENTS), base,
-                shared, done);
+                find_work<PLANES_A, PLANES_B, COLUMNS>(tile, PRODUCT_ARGUMENTS), base, shared,
+                done);
     }
-    // What the other block still arrives at, or brings, is this one's memory.
-    if constexpr (CLUSTER > 1) cluster_sync();
 }
 
 // Planes of A and of B; is a single one signed; columns of a block, as the registers allow.
 #define WGMMA_PRODUCT(NAME, ...)                                                              \
-    extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1)                            \
-        SHAPED(NAME)(PRODUCT_PARAMETERS) {                                                    \
+    extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) NAME(PRODUCT_PARAMETERS) { \
         multiply_wgmma<__VA_ARGS__>(PackedTiles{}, PRODUCT_ARGUMENTS);                        \
     }
 #define WGMMA_WINDOWS(NAME, ...)                                                              \
     extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1)                            \
-        SHAPED(NAME)(const Window* window, i64 plane_bytes, PRODUCT_PARAMETERS) {             \
+        NAME(const Window* window, i64 plane_bytes, PRODUCT_PARAMETERS) {                     \
         multiply_wgmma<__VA_ARGS__>(ImagePlanes{window, plane_bytes}, PRODUCT_ARGUMENTS);     \
     }
 WGMMA_PRODUCT(matmul_wgmma_i16_i16, 2, 2, true, true, 128)

@@ -110,46 +110,6 @@ __device__ inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrie
         : "memory");
 }
 
-// --- sm_90: "Cluster": blocks that run at the same time and reach into each other's shared memory
-
-// Which block of its cluster this is.
-__device__ inline u32 cluster_rank() {
-    u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
-    return rank;
-}
-// All threads of the cluster meet: what each has done before, initialised barriers too, all see
-// afterwards.  Not .aligned: threads of a warp may come here by different ways.
-__device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\n" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory");
-}
-// "mapa": the address that the same thing has in block ``rank`` of the cluster.
-__device__ inline u32 map_to_block(u32 address, u32 rank) {
-    u32 mapped;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(mapped) : "r"(address), "r"(rank));
-    return mapped;
-}
-// Arrives at a barrier of another block, or of this one, as mapped.  It orders nothing that threads
-// have written for the other block: a cluster_fence() does, at some hundred cycles.
-__device__ inline void mbarrier_arrive_mapped(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
-}
-// What this thread has written or seen, threads of the cluster see that it tells so.
-__device__ inline void cluster_fence() {
-    asm volatile("fence.acq_rel.cluster;\n" ::: "memory");
-}
-// copy_bulk() into all blocks of a cluster of ``blocks``, at the same address in each; each one's
-// own barrier counts the bytes.
-__device__ inline void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 barrier,
-                                        u32 blocks) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1], %2, [%3], %4;\n" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier),
-        "h"((u16)((1u << blocks) - 1))
-        : "memory");
-}
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // --- sm_90a: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"
@@ -224,11 +184,10 @@ __device__ inline void wgmma_m64k32(i32 (&d)[N / 2], u64 a, u64 b) {
 #endif  // sm_90a
 #endif  // the GPU
 
-// "Matrix Descriptor": a tile whose rows (of A, columns of B) are INNER bytes, 128 or 64, one after
-// the other, swizzled by as many bytes: groups of 8 rows lie 1024 or 512 bytes apart.  The address
-// is aligned to 16, the tile itself to such a group.
-template <int INNER>
+// "Matrix Descriptor": a tile whose rows (of A, columns of B) are 128 bytes, one after the
+// other, swizzled by as many bytes: groups of 8 rows lie 1024 bytes apart.  The address is aligned
+// to 16, the tile itself to such a group.
 __device__ inline u64 describe_tile(u32 address) {
-    constexpr u64 STRIDE = 8 * INNER, SWIZZLE = INNER == 128 ? 1 : 2;
+    constexpr u64 STRIDE = 8 * 128, SWIZZLE = 1;
     return (u64)(address >> 4 & 0x3fff) | 1ull << 16 | (STRIDE >> 4) << 32 | SWIZZLE << 62;
 }

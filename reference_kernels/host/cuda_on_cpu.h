@@ -10,8 +10,7 @@
 #define __device__
 #define __host__
 #define __constant__ static const
-// Clusters run one after the other, and those of several blocks have dynamic shared memory alone:
-// what a block shares may lie still.
+// Blocks run one after the other: what they share may lie still.
 #define __shared__ static
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
@@ -41,12 +40,9 @@ inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned
     return {x, y, z, w};
 }
 
-// Dynamic shared memory, of each block of a cluster, and that of the thread at hand; a kernel names
-// it by SHARED_BYTES(name) of law.cuh.
+// Dynamic shared memory; a kernel names it by SHARED_BYTES(name) of law.cuh.
 constexpr unsigned long long MAX_SHARED = 227 * 1024;
-constexpr unsigned int MAX_CLUSTER = 2;
-alignas(1024) static unsigned char shared_of_blocks[MAX_CLUSTER][MAX_SHARED];
-static unsigned char* dynamic_shared = shared_of_blocks[0];
+alignas(1024) static unsigned char dynamic_shared[MAX_SHARED];
 
 // --- barriers: launcher.h has what they do
 

@@ -1,5 +1,4 @@
-// Threads of a block, or of a cluster of them, as fibers of one thread of the operating system, for
-// kernels with barriers.
+// Threads of a block as fibers of one thread of the operating system, for kernels with barriers.
 //
 // A fiber takes the threads of a warp one after the other.  A thread that has to wait keeps its
 // fiber, and another fiber goes on with the next thread: a kernel without barriers never switches.
@@ -13,10 +12,7 @@
 // reads what another warp has yet to write, or overwrites what it has yet to read, is far ahead of
 // it: a forgotten barrier shows as wrong bits in one of the two.
 //
-// A cluster's threads are numbered block after block: it is one crowd of warps, of which each block
-// has its own shared memory and barriers.
-//
-// Where all wait and none can go on, run_cluster returns false.
+// Where all wait and none can go on, run_block returns false.
 #pragma once
 
 #undef _FORTIFY_SOURCE  // its longjmp takes a jump to another stack for an error
@@ -55,9 +51,7 @@ static Thread threads[MAX_THREADS];
 static unsigned long long slots_of_warps[MAX_THREADS / 32][32];
 static jmp_buf scheduler;
 static ucontext_t scheduler_start;
-static unsigned int thread_count, block_threads, current, next_thread, end_thread;
-static unsigned int cluster_blocks;
-static unsigned int first_block;  // of the cluster, in x
+static unsigned int thread_count, current, next_thread, end_thread;
 static unsigned long long block_serial;  // which block of all this is: fresh ones reset their state
 static bool backwards;
 static void (*body)(const unsigned long long*);
@@ -65,11 +59,8 @@ static const unsigned long long* body_slots;
 
 static void set_current(unsigned int index) {
     current = index;
-    const unsigned int block = index / block_threads, inside = index % block_threads;
-    blockIdx.x = first_block + block;
-    dynamic_shared = shared_of_blocks[block];
-    threadIdx = {inside % blockDim.x, inside / blockDim.x % blockDim.y,
-                 inside / (blockDim.x * blockDim.y)};
+    threadIdx = {index % blockDim.x, index / blockDim.x % blockDim.y,
+                 index / (blockDim.x * blockDim.y)};
 }
 
 __attribute__((noinline)) static void switch_to_scheduler() {
@@ -169,33 +160,21 @@ static bool run_warp(unsigned int warp, bool fresh) {
     return moved;
 }
 
-// Wakes the threads of a block when all of them that still live wait for each other.
-static bool release_block(unsigned int block) {
-    const unsigned int first = block * block_threads;
+// Wakes the threads of the block when all of them that still live wait for each other.
+static bool release_block() {
+    for (unsigned int i = 0; i < thread_count; i++)
+        if (threads[i].waiting != ENDED && threads[i].waiting != FOR_BLOCK) return false;
     static bool released[MAX_THREADS];
-    bool any = false;
-    for (unsigned int i = 0; i < block_threads; i++) {
-        const Waiting waiting = threads[first + i].waiting;
-        if (waiting != ENDED && waiting != FOR_BLOCK) return false;
-        released[i] = waiting == FOR_BLOCK;
-        any |= released[i];
+    for (unsigned int i = 0; i < thread_count; i++) released[i] = threads[i].waiting == FOR_BLOCK;
+    for (unsigned int n = 0; n < thread_count; n++) {
+        const unsigned int i = backwards ? thread_count - 1 - n : n;
+        if (released[i]) resume(i);
     }
-    for (unsigned int n = 0; n < block_threads; n++) {
-        const unsigned int i = backwards ? block_threads - 1 - n : n;
-        if (released[i]) resume(first + i);
-    }
-    return any;
+    return true;
 }
 
-static bool is_alive(unsigned int block) {
-    for (unsigned int i = 0; i < block_threads; i++)
-        if (threads[block * block_threads + i].waiting != ENDED) return true;
-    return false;
-}
-
-// Runs the threads of blockIdx and of those after it in its cluster; false where they wait for each
-// other, or memory is short.
-static bool run_cluster() {
+// Runs the threads of blockIdx; false where they wait for each other, or memory is short.
+static bool run_block() {
     if (idle == nullptr && !reset_fibers(false)) return false;
     const unsigned int warps = (thread_count + 31) / 32;
     block_serial++;
@@ -207,13 +186,10 @@ static bool run_cluster() {
             moved |= run_warp(backwards ? warps - 1 - n : n, fresh);
         fresh = false;
         if (moved) continue;
-        bool living = false;
-        for (unsigned int block = 0; block < cluster_blocks; block++) {
-            living |= is_alive(block);
-            moved |= release_block(block);
-        }
-        if (!living) return true;
-        if (!moved) {
+        unsigned int living = 0;
+        for (unsigned int i = 0; i < thread_count; i++) living += threads[i].waiting != ENDED;
+        if (living == 0) return true;
+        if (!release_block()) {
             reset_fibers(true);
             return false;
         }
@@ -235,30 +211,24 @@ struct NamedBarrier {
     unsigned int arrived;
     unsigned long long round, serial;
 };
-static NamedBarrier named_barriers[MAX_CLUSTER][16], cluster_barrier;
+static NamedBarrier named_barriers[16];
 struct Meeting {
-    const NamedBarrier* barrier;
+    unsigned int barrier;
     unsigned long long round;
 };
 inline bool has_met(void* meeting) {
     const Meeting mine = *(Meeting*)meeting;
-    return mine.barrier->round != mine.round;
+    return named_barriers[mine.barrier].round != mine.round;
 }
-inline void meet_at(NamedBarrier& at, unsigned int count) {
+inline void sync_named(unsigned int barrier, unsigned int count) {
+    NamedBarrier& at = named_barriers[barrier];
     if (at.serial != block_serial) at = {0, 0, block_serial};
-    Meeting mine = {&at, at.round};
+    Meeting mine = {barrier, at.round};
     if (++at.arrived == count) {
         at.arrived = 0;
         at.round++;
     }
     wait_until(has_met, &mine);
-}
-inline void sync_named(unsigned int barrier, unsigned int count) {
-    meet_at(named_barriers[current / block_threads][barrier], count);
-}
-// Has the cluster met, so that its blocks know of each other that they have begun?
-inline bool has_cluster_met() {
-    return cluster_barrier.serial == block_serial && cluster_barrier.round > 0;
 }
 
 }  // namespace host

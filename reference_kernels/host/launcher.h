@@ -1,4 +1,4 @@
-// Runs the kernels of one file, cluster after cluster; included after it.
+// Runs the kernels of one file, block after block; included after it.
 //
 // fibers.h has how the threads of a block take turns.  EXPORT_KERNEL(name) puts out launch_NAME and
 // kinds_NAME.
@@ -18,27 +18,23 @@ static ucontext_t given_up;
 static volatile bool gives_up;
 
 static int launch(void (*kernel)(const unsigned long long*), const unsigned long long* slots,
-                  Dim3 grid, Dim3 block, unsigned long long shared, unsigned int cluster) {
+                  Dim3 grid, Dim3 block, unsigned long long shared) {
     body = kernel;
     body_slots = slots;
     gridDim = grid;
     blockDim = block;
-    cluster_blocks = cluster;
-    block_threads = block.x * block.y * block.z;
-    thread_count = block_threads * cluster;
+    thread_count = block.x * block.y * block.z;
     undefined_kind = nullptr;
     gives_up = false;
     getcontext(&given_up);
     if (gives_up) return 0;
     for (unsigned int z = 0; z < grid.z; z++)
         for (unsigned int y = 0; y < grid.y; y++)
-            for (unsigned int x = 0; x < grid.x; x += cluster) {
+            for (unsigned int x = 0; x < grid.x; x++) {
                 blockIdx = {x, y, z};
-                first_block = x;
                 // Shared memory starts as anything: nothing may rely on what it was.
-                for (unsigned int i = 0; i < cluster; i++)
-                    if (shared > 0) memset(shared_of_blocks[i], 0xa5, shared);
-                if (!run_cluster()) return 1;
+                if (shared > 0) memset(dynamic_shared, 0xa5, shared);
+                if (!run_block()) return 1;
             }
     return 0;
 }
@@ -111,7 +107,6 @@ UNDEFINED(type_mismatch, report_and_end, "a pointer that is null or not aligned"
 #define EXPORT_KERNEL(name)                                                               \
     EXPORT const char* kinds_##name() { return host::Caller<&name>::kinds; }              \
     EXPORT int launch_##name(const unsigned long long* slots, Dim3 grid, Dim3 block,      \
-                             unsigned long long shared, unsigned int cluster) {           \
-        return host::launch(host::Caller<&name>::call, slots, grid, block, shared,        \
-                            cluster);                                                     \
+                             unsigned long long shared) {                                 \
+        return host::launch(host::Caller<&name>::call, slots, grid, block, shared);       \
     }

@@ -8,8 +8,7 @@
 
 #include "fibers.h"
 
-// Address in the window of shared memory: everything that kernels address so is dynamic_shared, or
-// with the number of a block of the cluster, from 1 on, above its 24 bits that block's.
+// Address in the window of shared memory: everything that kernels address so is dynamic_shared.
 inline u32 shared_address(const void* at) {
     return (u32)((const unsigned char*)at - dynamic_shared);
 }
@@ -23,17 +22,7 @@ inline void require(bool holds, const char* kind) {
     if (!holds) report(kind);
 }
 
-inline unsigned char* shared_at(u32 address) {
-    const u32 block = address >> 24;
-    if (block == 0) return dynamic_shared + address;
-    return shared_of_blocks[block - 1] + (address & 0xffffff);
-}
-// What reaches into another block must find it begun, and not yet ended.
-inline void require_block(u32 rank) {
-    require(rank < cluster_blocks, "no such block in the cluster");
-    require(has_cluster_met(), "reaches into a block that may not have begun");
-    require(is_alive(rank), "reaches into a block that has ended");
-}
+inline unsigned char* shared_at(u32 address) { return dynamic_shared + address; }
 inline i32 byte_of(u32 word, int index, bool is_signed) {
     const u8 byte = (u8)(word >> (8 * index));
     return is_signed ? (i32)(i8)byte : (i32)byte;
@@ -128,7 +117,6 @@ inline void end_phase_if_complete(Barrier* barrier) {
     barrier->parity ^= 1;
 }
 
-// The thread that asks may be of another block than the one that waits: pointers are of none.
 struct Phase {
     Barrier* barrier;
     u32 parity;
@@ -146,7 +134,6 @@ inline bool is_over(void* phase) {
         for (u32 later = i + 1; later < bulk_count; later++) bulks[later - 1] = bulks[later];
         bulk_count--;
         memcpy(bulk.to, bulk.from, bulk.bytes);
-        // Below zero if they come before they are expected.
         barrier->bytes -= bulk.bytes;
         end_phase_if_complete(barrier);
     }
@@ -154,20 +141,17 @@ inline bool is_over(void* phase) {
 }
 
 // --- matrix descriptors: "Matrix Descriptor" and "Shared Memory Matrix Layout", K major, 128 bytes
-// or 64
 
 // Where byte ``k`` of row ``row`` of the described matrix lies.
 inline u32 described_address(u64 descriptor, u32 row, u32 k) {
     const u32 start = (u32)(descriptor & 0x3fff) << 4;
     const u32 stride = (u32)(descriptor >> 32 & 0x3fff) << 4;
-    const bool halved = descriptor >> 62 == 2;
-    const u32 linear = start + row / 8 * stride + row % 8 * (halved ? 64 : 128) + k;
-    return linear ^ (linear >> 7 & (halved ? 3 : 7)) << 4;
+    const u32 linear = start + row / 8 * stride + row % 8 * 128 + k;
+    return linear ^ (linear >> 7 & 7) << 4;
 }
 inline void require_known_swizzle(u64 descriptor) {
-    const u64 swizzle = descriptor >> 62;
-    require((swizzle == 1 || swizzle == 2) && (descriptor >> 49 & 7) == 0,
-            "a matrix descriptor with another swizzle than that of 128 bytes or 64");
+    require(descriptor >> 62 == 1 && (descriptor >> 49 & 7) == 0,
+            "a matrix descriptor with another swizzle than that of 128 bytes");
 }
 
 template <int N, bool A_SIGNED, bool B_SIGNED>
@@ -277,21 +261,6 @@ inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
     unsigned char* const target = host::shared_at(to);
     memset(target, 0x5a, bytes);
     host::bulks[host::bulk_count++] = {target, from, bytes, host::barrier_at(barrier)};
-}
-
-inline u32 cluster_rank() { return host::current / host::block_threads; }
-inline void cluster_sync() { host::meet_at(host::cluster_barrier, host::thread_count); }
-inline void cluster_fence() {}
-inline u32 map_to_block(u32 address, u32 rank) { return address | (rank + 1) << 24; }
-inline void mbarrier_arrive_mapped(u32 barrier) {
-    host::require_block((barrier >> 24) - 1);
-    mbarrier_arrive(barrier);
-}
-inline void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 barrier, u32 blocks) {
-    for (u32 rank = 0; rank < blocks; rank++) {
-        host::require_block(rank);
-        copy_bulk(map_to_block(to, rank), from, bytes, map_to_block(barrier, rank));
-    }
 }
 
 template <int REGISTERS>

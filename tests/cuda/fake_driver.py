@@ -80,14 +80,6 @@ class Uuid:
     bytes = bytes(range(16))
 
 
-class LaunchConfig:
-    """The driver's own would not take our streams; it has these names and no others."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        assert hasattr(real.CUlaunchConfig, name), name
-        super().__setattr__(name, value)
-
-
 class FakeDriver:
     """``cuda.bindings.driver`` as far as the engine needs it, on the memory of ``device``."""
 
@@ -121,8 +113,6 @@ class FakeDriver:
                     return found(*arguments)
 
             return call
-        if name == "CUlaunchConfig":
-            return LaunchConfig
         if name.startswith("CU"):
             return getattr(real, name)
         return object.__getattribute__(self, name)
@@ -347,32 +337,6 @@ class FakeDriver:
     def cuLaunchKernel(self, function: Any, *rest: Any) -> Any:
         grid, block, (shared, stream, parameters, extra) = rest[:3], rest[3:6], rest[6:]
         assert extra == 0
-        return self._launch(function, grid, block, shared, stream, parameters, 1)
-
-    def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: int) -> Any:
-        assert extra == 0
-        [attribute] = config.attrs
-        kind = real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        assert (attribute.id, config.numAttrs) == (kind, 1)
-        cluster = attribute.value.clusterDim
-        assert (cluster.y, cluster.z) == (1, 1)
-        grid = config.gridDimX, config.gridDimY, config.gridDimZ
-        block = config.blockDimX, config.blockDimY, config.blockDimZ
-        if grid[0] % cluster.x:
-            return (real.CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE,)
-        rest = (config.sharedMemBytes, config.hStream, parameters, cluster.x)
-        return self._launch(function, grid, block, *rest)
-
-    def _launch(
-        self,
-        function: Any,
-        grid: Any,
-        block: Any,
-        shared: int,
-        stream: Stream,
-        parameters: int,
-        cluster: int,
-    ) -> Any:
         module, kernel = function
         if block[0] * block[1] * block[2] > 1024:
             return (real.CUresult.CUDA_ERROR_INVALID_VALUE,)
@@ -383,7 +347,7 @@ class FakeDriver:
         pointers = (ctypes.c_void_p * count).from_address(parameters)
         # The driver takes the values at once: the caller's memory may be gone when it runs.
         values = [ctypes.c_uint64.from_address(pointer or 0).value for pointer in pointers]
-        stream.push(lambda: library.launch(kernel, values, grid, block, shared, cluster))
+        stream.push(lambda: library.launch(kernel, values, grid, block, shared))
         return (OK,)
 
 

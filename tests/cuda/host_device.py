@@ -56,8 +56,6 @@ _GUARD: Final = 4096
 GARBAGE: Final = 0xC7
 """What allocations hold at first, so that nothing relies on zeros."""
 MOST_THREADS: Final = 1024
-MOST_CLUSTER: Final = 2
-"""Blocks of a cluster that the emulation can hold (host/cuda_on_cpu.h)."""
 
 
 class HostDeviceError(Exception):
@@ -95,14 +93,11 @@ class Library:
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         shared: int,
-        cluster: int = 1,
     ) -> None:
         """Run the kernel to its end."""
         function = getattr(self._library, f"launch_{kernel}")
         values = (ctypes.c_uint64 * len(slots))(*(slot % 2**64 for slot in slots))
-        done = function(
-            values, _Dim3(*grid), _Dim3(*block), ctypes.c_uint64(shared), ctypes.c_uint(cluster)
-        )
+        done = function(values, _Dim3(*grid), _Dim3(*block), ctypes.c_uint64(shared))
         if done != 0:
             raise HostDeviceError(f"{kernel}: threads wait at barriers for each other")
         place = (ctypes.c_uint * 6)()
@@ -328,17 +323,10 @@ class HostDevice:
         blocks = call.grid[0] * call.grid[1] * call.grid[2]
         if min(*call.grid, *call.block) < 1 or threads > MOST_THREADS or blocks > 2**31 - 1:
             raise HostDeviceError(f"{where} cannot have grid {call.grid} and block {call.block}")
-        if call.cluster > 1 and (
-            call.cluster > MOST_CLUSTER
-            or call.grid[0] % call.cluster
-            or threads % 32
-            or threads * call.cluster > MOST_THREADS
-        ):
-            raise HostDeviceError(f"{where} cannot run here in clusters of {call.cluster}")
         if not 0 <= call.shared <= 227 * 1024:
             raise HostDeviceError(f"{where} cannot have {call.shared} bytes of shared memory")
         slots = [slot.address if isinstance(slot, Pointer) else slot for slot in call.slots]
-        library.launch(call.kernel, slots, call.grid, call.block, call.shared, call.cluster)
+        library.launch(call.kernel, slots, call.grid, call.block, call.shared)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """The work itself."""

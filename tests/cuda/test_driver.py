@@ -7,13 +7,11 @@ import ctypes
 import gc
 import itertools
 import json
-import struct
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,38 +110,6 @@ def test_kernels_that_need_much_shared_memory_are_allowed_it(
     assert kernels.disabled == frozenset()
     assert max(driver.largest_shared.values()) > 48 * 1024
     session.close()
-
-
-CLUSTERED = """
-#include "mma.cuh"
-extern "C" __global__ void ranks(i64* out) { out[blockIdx.x] = cluster_rank(); }
-"""
-
-
-def test_a_launch_in_clusters_says_so_to_the_driver(device: CudaDevice) -> None:
-    device.add_source("ranks.cu", CLUSTERED)
-    device.prepare([("ranks.cu", "ranks")])
-    out = device.allocate(32)
-    call = Call("ranks.cu", "ranks", (4, 1, 1), (32, 1, 1), (Pointer(out),), 0, 2)
-    device.record(lambda: device.launch(call))()
-    assert np.frombuffer(device.read(out, 32), np.int64).tolist() == [0, 1, 0, 1]
-    with pytest.raises(KernelError, match="CLUSTER_SIZE"):
-        device.launch(replace(call, grid=(3, 1, 1)))
-    device.free(out)
-
-
-def test_the_driver_reads_of_a_launch_in_clusters_what_is_meant() -> None:
-    """Its own structures, byte by byte as cuda.h has them."""
-    real = pytest.importorskip("cuda.bindings.driver")
-    stub: Any = SimpleNamespace(_driver=real, _queue=real.CUstream(0x1234))
-    call = Call("f", "k", (132, 2, 3), (384, 1, 1), (), 1000, 2)
-    config = CudaDevice._configure_cluster(stub, call)
-    raw = ctypes.string_at(config.getPtr(), 56)
-    *sizes, stream, attributes, count = struct.unpack("<7I4xQQI4x", raw)
-    assert sizes == [132, 2, 3, 384, 1, 1, 1000]
-    assert (stream, count) == (0x1234, 1)
-    cluster_dimension = 4
-    assert struct.unpack("<I4x3I", ctypes.string_at(attributes, 20)) == (cluster_dimension, 2, 1, 1)
 
 
 def test_gradients_are_there_when_they_are_to_be_reduced(device: CudaDevice) -> None:

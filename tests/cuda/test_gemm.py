@@ -19,14 +19,12 @@ from vtrain.engines.cuda import gemm
 from vtrain.engines.cuda.device import Call, Pointer, Slot
 from vtrain.engines.cuda.gemm import (
     LONGEST_SUM,
-    PLAIN,
     TILE,
     Bytes,
     Choice,
     Epilogue,
     Factor,
     Narrow,
-    Shape,
     count_cost,
     find_choice,
     plan_matmul,
@@ -99,9 +97,7 @@ def run(
     for launch in launches:
         slots = tuple(resolve(arg) for arg in launch.args)
         shape = (launch.grid, launch.block)
-        device.launch(
-            Call(launch.file, launch.kernel, *shape, slots, launch.shared, launch.cluster)
-        )
+        device.launch(Call(launch.file, launch.kernel, *shape, slots, launch.shared))
     result = Result(
         np.frombuffer(device.read(places[SUMS], 8 * outputs), np.int64),
         np.frombuffer(device.read(places[Output()], width * outputs), NUMPY_DTYPES[dtype]),
@@ -142,7 +138,6 @@ def multiply(
     parts: tuple[Bytes, Bytes] = ("i16", "i16"),
     transposes: tuple[int, int] = (0, 0),
     processors: int = 1,
-    shape: Shape = PLAIN,
 ) -> Array:
     """The int64 sums of ``a`` @ ``b``."""
     left, right = factors(a, b, parts, transposes)
@@ -155,7 +150,6 @@ def multiply(
         processors=processors,
         batch=batch,
         least_products=0,
-        shape=shape,
     )
     stored = [
         np.swapaxes(x, -1, -2) if turned else x
@@ -669,11 +663,7 @@ MUTANTS = {
     ),
     "tiles of B in other groups": ("gemm.cuh", "within % height", "within % 8"),
     "stages given back too early": ("gemm_wgmma.cuh", "wgmma_wait<1>();", "wgmma_wait<2>();"),
-    "the last terms forgotten": (
-        "gemm_wgmma.cuh",
-        "% STAGE_INNER + 31) / 32",
-        "% STAGE_INNER) / 32",
-    ),
+    "the last terms forgotten": ("gemm_wgmma.cuh", "% TILE + 31) / 32", "% TILE) / 32"),
     "slabs while others multiply": (
         "gemm_wgmma.cuh",
         "sync_multipliers();\n    static",
@@ -681,7 +671,7 @@ MUTANTS = {
     ),
     "stages that stay at the end of a tile": (
         "gemm_wgmma.cuh",
-        "if (lane < CLUSTER) arrive_everywhere(empty + 8 * (done % STAGES), lane);",
+        "if (lane == 0) mbarrier_arrive(empty + 8 * (done % STAGES));",
         "",
     ),
     "steps that begin anew with each tile": (
@@ -694,17 +684,13 @@ MUTANTS = {
         "mbarrier_wait(drained, (rounds - 1) & 1);",
         "rounds += 0;",
     ),
-    "planes exchanged": (
-        "gemm_wgmma.cuh",
-        "left + plane * (STAGE",
-        "left + (1 - plane) * (STAGE",
-    ),
-    "rows of a descriptor": ("mma.cuh", "STRIDE = 8 * INNER", "STRIDE = 4 * INNER"),
+    "planes exchanged": ("gemm_wgmma.cuh", "left + plane * (PLANE", "left + (1 - plane) * (PLANE"),
+    "rows of a descriptor": ("mma.cuh", "STRIDE = 8 * 128", "STRIDE = 4 * 128"),
     "inner places of a descriptor": ("gemm_wgmma.cuh", "+ 2 * part;", "+ 4 * part;"),
     "both warpgroups on the same rows": (
         "gemm_wgmma.cuh",
-        "group * (64 * STAGE_INNER)",
-        "0 * (64 * STAGE_INNER)",
+        "group * (64 * TILE)",
+        "0 * (64 * TILE)",
     ),
     "a ring that never turns": ("gemm_wgmma.cuh", "& 1) ^ 1);", "& 1));"),
     "windows handed over too early": (
@@ -802,19 +788,19 @@ def test_mutants_are_caught(tmp_path: Path, mutant: str) -> None:
     assert not right
 
 
-def multiply_windows(device: HostDevice, processors: int, shape: Shape = PLAIN) -> bool:
+def multiply_windows(device: HostDevice, processors: int) -> bool:
     """Is the product right whose kernel gathers windows?
 
     Blocks of 128 columns, images that do not end with a tile.
     """
-    extents, window = (3, 10, 9, 64), Window((3, 3), (1, 1), (1, 1, 1, 1))
-    image, weights = random(extents, "i16", 12), random((9 * 64, 70), "i16", 13)
+    shape, window = (3, 10, 9, 64), Window((3, 3), (1, 1), (1, 1, 1, 1))
+    image, weights = random(shape, "i16", 12), random((9 * 64, 70), "i16", 13)
     patches = window.patches(image).reshape(270, 9 * 64)
-    packed = pack_window(window, extents)
+    packed = pack_window(window, shape)
     left = Factor(Operand(0), "i16", 270, 9 * 64, True, *RANGES["i16"], windows=packed)
     right = Factor(Operand(1), "i16", 70, 9 * 64, False, *RANGES["i16"])
-    launches = plan_matmul(left, right, Epilogue(SUMS), WGMMA, processors=processors, shape=shape)
-    assert kernels(launches)[-1] == f"matmul_wgmma_windows_i16_i16{shape.tail}"
+    launches = plan_matmul(left, right, Epilogue(SUMS), WGMMA, processors=processors)
+    assert kernels(launches)[-1] == "matmul_wgmma_windows_i16_i16"
     sums = run(device, launches, [image, weights], 270 * 70).sums
     return np.array_equal(sums.reshape(270, 70), exact(patches, weights))
 

@@ -264,8 +264,8 @@ MUTANTS = [
         "only two parts of a last tile",
         WGMMA,
         "gemm_wgmma.cuh",
-        "const i32 last_parts = (i32)(work.terms % STAGE_INNER + 31) / 32;",
-        "const i32 full_parts = (i32)(work.terms % STAGE_INNER + 31) / 32, "
+        "const i32 last_parts = (i32)(work.terms % TILE + 31) / 32;",
+        "const i32 full_parts = (i32)(work.terms % TILE + 31) / 32, "
         "last_parts = full_parts > 2 ? 2 : full_parts;",
         make_plain,
         AREA,

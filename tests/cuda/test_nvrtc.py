@@ -24,7 +24,7 @@ from tests.tasks import make_tiny_task
 from vtrain.engines.cuda.compile import Compiler, list_architectures
 from vtrain.engines.cuda.cubin import Resources, read_resources
 from vtrain.engines.cuda.fuse import name_source, render_source
-from vtrain.engines.cuda.gemm import PLAIN, SHAPES, Choice, Epilogue, Factor, Shape, plan_matmul
+from vtrain.engines.cuda.gemm import Choice, Epilogue, Factor, plan_matmul
 from vtrain.engines.cuda.launch import Constant, Launch, Operand
 from vtrain.engines.cuda.plan import find_groups
 from vtrain.engines.cuda.program import Program
@@ -63,19 +63,14 @@ def take(limits: dict[str, int], kernel: str) -> int:
     return next(limit for start, limit in limits.items() if kernel.startswith(start))
 
 
-SHAPED = [shape for shape in SHAPES if shape != PLAIN]
-
-
 USUAL = {"sm_75", "sm_90a"}
 """Without tensor cores of use, and every kernel; others differ in what SASS the compiler makes."""
 
 
 @pytest.fixture(scope="module", params=spare(list_architectures(), USUAL.__contains__))
 def compiled(request: pytest.FixtureRequest) -> tuple[str, bytes]:
-    """All in one program, but for other shapes of the same: names do not clash either, as generated
-    files need."""
-    others = {shape.file for shape in SHAPED}
-    names = [path.name for path in sorted(KERNELS.glob("*.cu")) if path.name not in others]
+    """All in one program: names do not clash either, as generated files need."""
+    names = [path.name for path in sorted(KERNELS.glob("*.cu"))]
     text = "".join(f'#include "{name}"\n' for name in names)
     return request.param, Compiler(request.param, folder=None).compile("everything.cu", text)
 
@@ -124,48 +119,25 @@ def test_chains_take_no_more_than_there_is(architecture: str) -> None:
         assert found[chain.name].stack == 0, chain.name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "shape", spare(SHAPED, lambda shape: shape.name == "deep_pair"), ids=lambda shape: shape.name
-)
-def test_shapes_of_a_product_take_no_more_than_there_is(shape: Shape) -> None:
-    """By the same limits, for the one architecture that has them: nothing spills."""
-    compiler = Compiler("sm_90a", folder=None)
-    found = read_resources(compiler.compile(shape.file))
-    assert compiler.failures == {}
-    asked = find_shared("sm_90a", shape)
-    plain = {kernel for kernel in find_shared("sm_90a") if "wgmma" in kernel}
-    multiply = {kernel for kernel in found if "wgmma" in kernel}
-    assert multiply == {kernel + shape.tail for kernel in plain} == asked.keys() & multiply
-    for kernel in multiply:
-        assert found[kernel].registers <= take(MOST_REGISTERS, kernel), kernel
-        assert found[kernel].stack == 0, kernel
-        most = SHARED[90] * 1024 + RESERVED
-        assert found[kernel].shared + asked[kernel] <= most, kernel
-
-
 def round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def find_shared(architecture: str, shape: Shape = PLAIN) -> dict[str, int]:
+def find_shared(architecture: str) -> dict[str, int]:
     """The most shared memory that each kernel which multiplies is launched with."""
     found: dict[str, int] = {}
-    for launch in plan_every_product(architecture, shape):
+    for launch in plan_every_product(architecture):
         if launch.kernel.startswith(("matmul_mma_", "matmul_wgmma_")):
             found[launch.kernel] = max(found.get(launch.kernel, 0), launch.shared)
     return found
 
 
-def plan_every_product(architecture: str, shape: Shape) -> Iterator[Launch]:
+def plan_every_product(architecture: str) -> Iterator[Launch]:
     """Each kernel: by its operands' ranges, few and many columns, and as on another device."""
     kinds = ("i16", "i8", "u8")
     window = Constant(struct.pack("<11q", 8, 8, 16, 8, 8, 3, 3, 1, 1, 1, 1))
     every = {
-        f"matmul_wgmma_{a}_{b}{tail}{shape.tail}"
-        for a in kinds
-        for b in kinds
-        for tail in ("", "_narrow")
+        f"matmul_wgmma_{a}_{b}{tail}" for a in kinds for b in kinds for tail in ("", "_narrow")
     }
     windows = {name.replace("wgmma", "wgmma_windows") for name in every}
     for left, right, columns, windowed in product(kinds, kinds, (40, 300), (False, True)):
@@ -179,18 +151,14 @@ def plan_every_product(architecture: str, shape: Shape) -> Iterator[Launch]:
                 *(a, b, Epilogue(Operand(2)), architecture),
                 disabled=disabled,
                 least_products=0,
-                shape=shape,
             )
             yield from plan or ()
-    narrow = Choice(f"matmul_wgmma_i16_i16_narrow{shape.tail}", False)
-    wide = Choice(f"matmul_wgmma_i16_i16{shape.tail}", False)
+    narrow = Choice("matmul_wgmma_i16_i16_narrow", False)
+    wide = Choice("matmul_wgmma_i16_i16", False)
     for choice in (narrow, wide):
         a, b = (Factor(Operand(i), "i16", 40, 144, i == 0, *STORAGE["i16"]) for i in range(2))
         plan = plan_matmul(
-            *(a, b, Epilogue(Operand(2)), architecture),
-            least_products=0,
-            choice=choice,
-            shape=shape,
+            *(a, b, Epilogue(Operand(2)), architecture), least_products=0, choice=choice
         )
         yield from plan or ()
 

@@ -152,30 +152,6 @@ def test_a_broken_product_gives_way_to_the_next(
     device.close()
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_shape_is_tried_and_gives_way_to_the_one_that_is_known(
-    broken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_small(monkeypatch)
-    step = make_step("mlp", batch=4)
-    deep = gemm.SHAPES[1]
-    names = tuple(f"matmul_wgmma_i16_i16{narrow}{deep.tail}" for narrow in ("", "_narrow"))
-    device = BrokenDevice(names if broken else (), 10, architecture="sm_90a")
-    chosen = Kernels(device, least_products=0, shape=deep)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", KernelWarning)
-        session = CudaSession(step.graph, step.samples, device=device, kernels=chosen)
-    named = {str(warning.message).split()[1] for warning in caught}
-    used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
-    assert set(names) & {*device.launched}
-    assert any(name in used for name in names) is not broken
-    assert named == chosen.disabled == (set(names) & {*device.launched} if broken else set())
-    assert any(name.removesuffix(deep.tail) in used for name in names) is broken
-    run(step, session, steps=2)
-    session.close()
-    device.close()
-
-
 class Wide(BrokenDevice):
     """Has processors to spare, so that several blocks add up a sum."""
 
@@ -1003,7 +979,7 @@ def find_way(kernel: str, args: Sequence[object]) -> Iterator[tuple[object, ...]
         assert isinstance(flags, int)
         yield kernel, flags, n % 4 == 0, args[-6]
     elif kernel.startswith("matmul_pack_"):
-        dtype, inner, extent, planes, halved = args[1], args[-5], args[-6], args[-4], args[-2]
+        dtype, inner, extent, planes = args[1], args[-4], args[-5], args[-3]
         assert isinstance(inner, int)
         assert isinstance(extent, int)
         pack = args[2]
@@ -1012,9 +988,9 @@ def find_way(kernel: str, args: Sequence[object]) -> Iterator[tuple[object, ...]
         assert isinstance(pack, int)
         is_whole = pack % 8 == 0 and dtype == DTYPE_CODES["i16"]
         if is_whole and min(inner, extent) >= gemm.TILE:
-            yield kernel, dtype, planes, halved, True
+            yield kernel, dtype, planes, True
         if not is_whole or inner % gemm.TILE or extent % gemm.TILE:
-            yield kernel, dtype, planes, halved, False
+            yield kernel, dtype, planes, False
     else:
         yield (kernel,)
 

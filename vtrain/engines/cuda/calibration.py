@@ -115,10 +115,10 @@ class DeviceEvaluator:
             if arg not in pointers:
                 pointers[arg] = self._make_room(arg, launch)
             slots.append(Pointer(pointers[arg]))
-        shape = (launch.grid, launch.block)
-        self._device.launch(
-            Call(launch.file, launch.kernel, *shape, tuple(slots), launch.shared, launch.cluster)
+        call = Call(
+            launch.file, launch.kernel, launch.grid, launch.block, tuple(slots), launch.shared
         )
+        self._device.launch(call)
 
     def _make_room(self, arg: Arg, launch: Launch) -> int:
         match arg:

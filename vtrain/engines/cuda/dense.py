@@ -427,5 +427,4 @@ def bind_operands(launch: Launch, pointers: Mapping[Arg, PlannedArg]) -> Planned
     args = tuple(
         pointers[arg] if isinstance(arg, Operand) else pointers.get(arg, arg) for arg in launch.args
     )
-    shape = (launch.grid, launch.block)
-    return Planned(launch.file, launch.kernel, *shape, args, launch.shared, launch.cluster)  # type: ignore[arg-type]
+    return Planned(launch.file, launch.kernel, launch.grid, launch.block, args, launch.shared)  # type: ignore[arg-type]

@@ -60,7 +60,6 @@ class Call:
     block: tuple[int, int, int]
     slots: tuple[Slot, ...]
     shared: int = 0
-    cluster: int = 1
 
 
 class Device(Protocol):

@@ -3,17 +3,14 @@
 A product is three launches or four: both operands are packed into tiles of bytes, one or two planes
 of them, and multiplied; where several blocks share an output, their sums are cleared before and
 narrowed after.  The kernels are in ``reference_kernels/matmul.cu``; ``gemm.cuh`` beside it has the
-arithmetic and why no sum overflows.  Hopper's are there in several shapes, of which :data:`SHAPE`
-says which one serves.
+arithmetic and why no sum overflows.
 """
 
 from __future__ import annotations
 
-import itertools
 import struct
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 from vtrain.engines.cuda.launch import (
@@ -66,39 +63,6 @@ for sums that are not split, several blocks take several tiles each."""
 _EPILOGUE_ARGUMENTS: Final = 9
 """The last arguments of a product, of which the flags are the first."""
 _STORES_SUMS, _ADDS_SUMS, _NARROWS, _HAS_BIAS, _IS_RELU, _TURNS = 1, 2, 4, 8, 16, 32
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How Hopper's kernel is laid out (reference_kernels/gemm_wgmma.cuh, "Shapes"): which of its
-    files it is, inner places of a stage, blocks of a cluster."""
-
-    name: str
-    inner: int
-    cluster: int
-
-    @property
-    def file(self) -> str:
-        """Where the kernels of this shape are."""
-        return f"matmul_{self.name}.cu" if self.name else _FILE
-
-    @property
-    def tail(self) -> str:
-        """How their names end."""
-        return f"_{self.name}" if self.name else ""
-
-
-PLAIN: Final = Shape("", TILE, 1)
-"""Blocks by themselves, stages of whole tiles: nothing in it but what all Hopper kernels do."""
-SHAPES: Final = (
-    PLAIN,
-    Shape("deep", TILE // 2, 1),
-    Shape("pair", TILE, 2),
-    Shape("deep_pair", TILE // 2, 2),
-)
-SHAPE: Final = PLAIN
-"""The one that serves unless somebody asks for another; what :data:`PLAIN` does where it fails.
-Another may stand here when a GPU has shown it to be right and faster."""
 
 Bytes = Literal["i16", "i8", "u8"]
 """How an operand is taken apart: two planes of bytes, or one, signed or unsigned."""
@@ -198,14 +162,12 @@ def find_choice(launches: Sequence[Launch]) -> Choice:
 
 @dataclass(frozen=True)
 class _Variant:
-    """A kernel: block of TILE x ``columns`` outputs; neighbours in a cluster take one under the
-    other."""
+    """A kernel: block of TILE x ``columns`` outputs."""
 
     kernel: str
     threads: int
     columns: int
     shared: int
-    shape: Shape = PLAIN
 
     @property
     def column_tiles_per_block(self) -> int:
@@ -225,10 +187,6 @@ class _Variant:
     def count_padded(self, a: Factor, b: Factor) -> int:
         """Outputs that the blocks of a product compute, those beyond its edges too."""
         return -(-a.extent // TILE) * TILE * -(-b.extent // self.columns) * self.columns
-
-    def count_row_tiles(self, a: Factor) -> int:
-        """Tiles of rows that blocks take: whole clusters."""
-        return -(-a.extent // (TILE * self.shape.cluster)) * self.shape.cluster
 
 
 def choose_bytes(a: Factor, b: Factor) -> tuple[Bytes, Bytes]:
@@ -262,26 +220,20 @@ def plan_matmul(
     disabled: Set[str] = frozenset(),
     least_products: int = LEAST_PRODUCTS,
     choice: Choice | None = None,
-    shape: Shape = SHAPE,
 ) -> tuple[Launch, ...] | None:
     """The launches of A times B on ``architecture`` ("sm_90a"), a GPU of ``processors``.
 
     ``batch`` matrices lie one after the other in every operand that is not ``shared``, and in the
     results.  None where the readable kernels serve better (a small product, a stack of matrices
     that are much smaller than tiles) or alone (no tensor cores, or those in ``disabled``).  Kernels
-    may need more shared memory than 48 KiB: whoever launches them has to ask for it.  On Hopper it
-    is done in ``shape``, and in :data:`PLAIN` where that fails or would idle.  With ``choice`` it
-    is done as another product was, even if this one would be done otherwise; None where it cannot
-    be.  GraphError for factors that do not fit each other, and for a batch of more than
-    :data:`MOST_MATRICES`.
+    may need more shared memory than 48 KiB: whoever launches them has to ask for it.  With
+    ``choice`` it is done as another product was, even if this one would be done otherwise; None
+    where it cannot be.  GraphError for factors that do not fit each other, and for a batch of more
+    than :data:`MOST_MATRICES`.
     """
     _require_fitting(a, b, batch)
     worth = batch * a.extent * b.extent * a.inner >= least_products
-    hopper = (shape, PLAIN) if shape != PLAIN else (PLAIN,)
-    found = partial(
-        _choose_variant, architecture=architecture, disabled=disabled, choice=choice, shapes=hopper
-    )
-    a, b, variant, flags = _orient(a, b, epilogue, found, choice)
+    a, b, variant, flags = _orient(a, b, epilogue, architecture, disabled, choice)
     if variant is None or not (worth or a.windows or b.windows):
         return None
     if batch > 1 and least_products > 0 and not _fills_tiles(variant, a, b):
@@ -291,8 +243,7 @@ def plan_matmul(
     column_blocks = -(-b.extent // variant.columns)
     # Only sums of one block each are narrowed without it.
     alone = epilogue.narrow is not None and FINISH in disabled
-    tiles = variant.count_row_tiles(a) * column_blocks
-    split = _split_inner(tiles * batch, inner_tiles, 1 if alone else processors)
+    split = _split_inner(row_tiles * column_blocks * batch, inner_tiles, 1 if alone else processors)
     splits = -(-inner_tiles // split)
     if splits > 1 and alone:
         return None
@@ -304,8 +255,7 @@ def plan_matmul(
     packs, packed = [], []
     column_tiles = -(-b.extent // (variant.column_tiles_per_block * TILE))
     column_tiles *= variant.column_tiles_per_block
-    halved = variant.shape.inner < TILE
-    for name, factor, part, extent_tiles in (
+    for name, factor, part, tiles in (
         ("a", a, parts[0], row_tiles),
         ("b", b, parts[1], column_tiles),
     ):
@@ -315,10 +265,10 @@ def plan_matmul(
             continue
         matrices = 1 if factor.shared else batch
         planes = _count_planes(part)
-        nbytes = matrices * extent_tiles * inner_tiles * planes * TILE * TILE
+        nbytes = matrices * tiles * inner_tiles * planes * TILE * TILE
         packed.append(Scratch(nbytes, f"packed_{name}"))
-        grid = (extent_tiles * inner_tiles, 1, matrices)
-        packs.append(_pack(factor, planes, inner_tiles, halved, grid, packed[-1]))
+        grid = (tiles * inner_tiles, 1, matrices)
+        packs.append(_pack(factor, planes, inner_tiles, grid, packed[-1]))
 
     outputs = batch * a.extent * b.extent
     before: list[Launch] = []
@@ -333,9 +283,9 @@ def plan_matmul(
     elif epilogue.sums is not None:
         flags |= _STORES_SUMS
     product = Launch(
-        variant.shape.file,
+        _FILE,
         kernel,
-        (_count_blocks(variant, tiles, processors), splits, batch),
+        (_count_blocks(variant, row_tiles * column_blocks, processors), splits, batch),
         (variant.threads, 1, 1),
         (
             *(() if gathered is None else gathered.arguments),
@@ -349,7 +299,6 @@ def plan_matmul(
             *_epilogue_arguments(direct, flags),
         ),
         variant.shared,
-        variant.shape.cluster,
     )
     return (*packs, *before, product, *after)
 
@@ -372,11 +321,13 @@ def _orient(
     a: Factor,
     b: Factor,
     epilogue: Epilogue,
-    find: Callable[[Factor, Factor], _Variant | None],
+    architecture: str,
+    disabled: Set[str],
     choice: Choice | None,
 ) -> tuple[Factor, Factor, _Variant | None, int]:
     """The factors in the order in which they are multiplied, by which kernel, and its flags."""
-    variant, turned = find(a, b), find(b, a)
+    variant = _choose_variant(a, b, architecture, disabled, choice)
+    turned = _choose_variant(b, a, architecture, disabled, choice)
     if choice is not None:
         turns = choice.is_turned
     else:
@@ -399,13 +350,7 @@ def _count_planes(part: Bytes) -> int:
 
 
 def _choose_variant(
-    a: Factor,
-    b: Factor,
-    *,
-    architecture: str,
-    disabled: Set[str],
-    choice: Choice | None,
-    shapes: Sequence[Shape],
+    a: Factor, b: Factor, architecture: str, disabled: Set[str], choice: Choice | None
 ) -> _Variant | None:
     parts = choose_bytes(a, b)
     planes = [_count_planes(part) for part in parts]
@@ -417,17 +362,13 @@ def _choose_variant(
             few = 64
             fits = b.extent <= few
             widths = [*widths, few] if choice is not None else [few] if fits else widths
-        for shape, width in itertools.product(shapes, widths):
-            if shape.cluster > 1 and a.extent <= TILE and choice is None:
-                # One of two blocks would have no outputs.
-                continue
-            stage = shape.inner * (planes[0] * TILE + planes[1] * width)
+        for width in widths:
+            stage = TILE * (planes[0] * TILE + planes[1] * width)
             stages = _STAGES_BYTES // stage
             # The stages are aligned to 1024; two barriers a stage, and one more, follow them.
             shared = stages * stage + 1024 + 16 * stages + 16
             narrow = "_narrow" if width < TILE else ""
-            kernel = f"matmul_wgmma_{name}{narrow}{shape.tail}"
-            found.append(_Variant(kernel, 384, width, shared, shape))
+            found.append(_Variant(f"matmul_wgmma_{name}{narrow}", 384, width, shared))
     digits = architecture.partition("_")[2].rstrip("af")
     if digits.isdecimal() and int(digits) >= 80:
         found.append(_Variant(f"matmul_mma_{name}", 256, TILE, 3 * sum(planes) * TILE * 64))
@@ -485,17 +426,11 @@ def _split_inner(blocks: int, inner_tiles: int, processors: int) -> int:
 
 def _count_blocks(variant: _Variant, tiles: int, processors: int) -> int:
     """One a tile, unless blocks take one tile after the other: as many as run at one time."""
-    most = max(processors, _LEAST_BLOCKS) if variant.takes_many else tiles
-    return min(tiles, most - most % variant.shape.cluster)
+    return min(tiles, max(processors, _LEAST_BLOCKS)) if variant.takes_many else tiles
 
 
 def _pack(
-    factor: Factor,
-    planes: int,
-    inner_tiles: int,
-    halved: bool,
-    grid: tuple[int, int, int],
-    out: Arg,
+    factor: Factor, planes: int, inner_tiles: int, grid: tuple[int, int, int], out: Arg
 ) -> Launch:
     name = "along" if factor.inner_last else "across"
     source: tuple[Arg, ...]
@@ -517,7 +452,6 @@ def _pack(
             factor.inner,
             planes,
             inner_tiles,
-            int(halved),
             out,
         ),
     )

@@ -347,30 +347,16 @@ class CudaDevice:
         pointers = (ctypes.c_void_p * len(call.slots))(
             *(start + 8 * at for at in range(len(call.slots)))
         )
-        parameters = ctypes.addressof(pointers)
-        if call.cluster == 1:
-            rest = (call.shared, self._queue, parameters, 0)
-            launched = self._driver.cuLaunchKernel(function, *call.grid, *call.block, *rest)
-        else:
-            config = self._configure_cluster(call)
-            launched = self._driver.cuLaunchKernelEx(config, function, parameters, 0)
+        launched = self._driver.cuLaunchKernel(
+            function,
+            *call.grid,
+            *call.block,
+            call.shared,
+            self._queue,
+            ctypes.addressof(pointers),
+            0,
+        )
         self._check(*launched, where=f"{call.file}: {call.kernel}")
-
-    def _configure_cluster(self, call: Call) -> Any:
-        """What the driver is told of a launch in clusters, by an attribute: without it each block
-        would be by itself, and wait for ever for its neighbour."""
-        driver = self._driver
-        value = driver.CUlaunchAttributeValue()
-        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = call.cluster, 1, 1
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value = value
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = call.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = call.block
-        config.sharedMemBytes, config.hStream = call.shared, self._queue
-        config.attrs, config.numAttrs = [attribute], 1
-        return config
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self._enter()

@@ -35,15 +35,7 @@ from vtrain.engines.cuda.fuse import (
     name_source,
     render_source,
 )
-from vtrain.engines.cuda.gemm import (
-    FINISH,
-    LEAST_PRODUCTS,
-    SHAPE,
-    Choice,
-    Shape,
-    find_choice,
-    plan_matmul,
-)
+from vtrain.engines.cuda.gemm import FINISH, LEAST_PRODUCTS, Choice, find_choice, plan_matmul
 from vtrain.engines.cuda.launch import Launch
 from vtrain.engines.cuda.lowering import FAST, lower
 from vtrain.engines.cuda.plan import Job, Plan, find_groups, plan_fused, plan_unfused
@@ -193,7 +185,6 @@ class Kernels:
     """The choice of kernels for sessions on ``device``; ``fast`` = False takes readable ones alone.
 
     ``large``: the self-check has its large cases too; None: unless the device is emulated.
-    ``shape`` is that of Hopper's products.
     Verdicts of the self-check are kept in ``folder`` (None: not kept).  Each failure is a
     :class:`vtrain.engines.cuda.selfcheck.KernelWarning`; KernelError where a kernel fails that
     nothing can replace, or that leaves the device unusable to this process.
@@ -207,12 +198,11 @@ class Kernels:
         large: bool | None = None,
         folder: Path | None = None,
         least_products: int = LEAST_PRODUCTS,
-        shape: Shape = SHAPE,
         clock: Clock | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._device, self._fast = device, fast
-        self._least_products, self._shape = least_products, shape
+        self._least_products = least_products
         self._large = not device.info.emulated if large is None else large
         self._untried: set[str] = set()
         sizes = "large" if self._large else "small"
@@ -304,7 +294,6 @@ class Kernels:
             disabled=self.disabled,
             least_products=self._least_products if least_products is None else least_products,
             choice=choice,
-            shape=self._shape,
         )
 
     def _plan_dense(self, program: Program) -> list[Job]:

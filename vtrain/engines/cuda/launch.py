@@ -72,8 +72,7 @@ class Launch:
     """One launch of the kernel ``kernel`` of ``reference_kernels/FILE``.
 
     ``grid`` and ``block`` are (x, y, z), ``shared`` bytes of dynamic shared memory; every argument
-    takes 8 bytes.  ``cluster`` neighbours in x run at the same time and reach into each other's
-    shared memory; x is a multiple of it.
+    takes 8 bytes.
     """
 
     file: str
@@ -82,7 +81,6 @@ class Launch:
     block: tuple[int, int, int]
     args: tuple[Arg, ...]
     shared: int = 0
-    cluster: int = 1
 
 
 def one_thread_each(file: str, kernel: str, count: int, *args: Arg) -> Launch:

@@ -84,7 +84,6 @@ class Planned:
     block: tuple[int, int, int]
     args: tuple[PlannedArg, ...]
     shared: int = 0
-    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -184,8 +183,9 @@ def bind(
                 args.append(Counter(node))
             case _:
                 args.append(arg)
-    shape = (launch.grid, launch.block)
-    return Planned(launch.file, launch.kernel, *shape, tuple(args), launch.shared, launch.cluster)
+    return Planned(
+        launch.file, launch.kernel, launch.grid, launch.block, tuple(args), launch.shared
+    )
 
 
 def lower_node(program: Program, index: int, lower: Lower) -> Job:

@@ -364,9 +364,8 @@ def _run(
             slots: tuple[Slot, ...] = tuple(
                 arg if isinstance(arg, int) else Pointer(at[arg]) for arg in launch.args
             )
-            shape = (launch.grid, launch.block)
             device.launch(
-                Call(launch.file, launch.kernel, *shape, slots, launch.shared, launch.cluster)
+                Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
             )
         _wait(device, clock or Clock())
         after = np.frombuffer(device.read(block, total), np.uint8)

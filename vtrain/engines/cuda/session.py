@@ -638,8 +638,7 @@ class _Bound:
 
     def _resolve(self, at: int, launch: Planned) -> Call:
         slots = tuple(self._slot(at, arg) for arg in launch.args)
-        shape = (launch.grid, launch.block)
-        return Call(launch.file, launch.kernel, *shape, slots, launch.shared, launch.cluster)
+        return Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
 
     def _slot(self, at: int, arg: PlannedArg) -> Slot:
         match arg:

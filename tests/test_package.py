@@ -19,6 +19,19 @@ EXTRAS = [lock.stem.removeprefix("requirements-") for lock in LOCKS if "-dev" no
 """Those with a lock, for `make cuda` and the like."""
 
 
+def test_the_package_runs_as_a_module_as_the_command_does() -> None:
+    for words in (("--version",), ("no-such-command", "--json")):
+        command, module = (
+            subprocess.run([*program, *words], capture_output=True, text=True, check=False)
+            for program in (
+                (Path(sys.executable).with_name("vtrain"),),
+                (sys.executable, "-m", "vtrain"),
+            )
+        )
+        assert (module.returncode, module.stdout) == (command.returncode, command.stdout)
+        assert module.stdout
+
+
 def test_version_is_the_same_everywhere(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     workspace = tomllib.loads((repository / "rust/Cargo.toml").read_text())["workspace"]

@@ -620,6 +620,54 @@ def test_a_run_is_not_published_over_what_another_published(
         publish_run(honest, store)
 
 
+@pytest.mark.parametrize("name", ["chunks", "lists", "states", "traces"])
+def test_nothing_is_published_through_a_link_or_over_a_file(
+    published: Path, tmp_path: Path, name: str
+) -> None:
+    """Where a link leads is somebody else's, and whoever reads a store follows none: it is refused
+    before anything is written."""
+    run, store, victim = (
+        published.parent / "run",
+        FolderStore(tmp_path / "pub"),
+        tmp_path / "victim",
+    )
+    store.root.mkdir()
+    victim.mkdir()
+    place = store.root / name
+    for target in (victim, tmp_path / "nowhere"):
+        place.symlink_to(target)
+        for work in (lambda: publish_run(run, store), lambda: store.put(f"{name}/aa", b"x")):
+            with pytest.raises(RunError, match=r"is a link, .*: remove it, or publish") as error:
+                work()
+            assert error.value.where == str(place)
+        place.unlink()
+    place.write_bytes(b"a list for the shop")
+    with pytest.raises(RunError, match=r"is no folder, .*: move it away, or publish") as error:
+        publish_run(run, store)
+    assert error.value.where == str(place)
+    assert (list(victim.iterdir()), list(store.root.iterdir())) == ([], [place])
+    with pytest.raises(RunError, match="is no folder"):
+        publish_run(run, FolderStore(place))
+    place.unlink()
+    # The folder itself may be reached by a link, as when it is read.
+    (tmp_path / "way").symlink_to(store.root)
+    publish_run(run, FolderStore(tmp_path / "way"))
+    assert audit(f"file://{store.root}", all_=True).verdict == "verified"
+
+
+def test_a_link_in_place_of_a_piece_is_replaced_by_the_piece(
+    published: Path, tmp_path: Path
+) -> None:
+    """Even where what it leads to has the right bytes: nobody who reads the store would take it."""
+    store = FolderStore(Path(shutil.copytree(published, tmp_path / "pub")))
+    piece = next((store.root / "chunks").iterdir())
+    away = piece.rename(tmp_path / "away")
+    piece.symlink_to(away)
+    publish_run(published.parent / "run", store)
+    assert not piece.is_symlink()
+    assert piece.read_bytes() == away.read_bytes()
+
+
 @pytest.mark.parametrize("name", ["task.cbor", "graph.cbor", "log.bin", "traces/traces.cbor"])
 def test_files_of_somebody_elses_are_not_replaced(
     published: Path, tmp_path: Path, name: str

@@ -10,6 +10,7 @@ from pathlib import Path
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
+from obstore.exceptions import PermissionDeniedError
 
 from tests.audit.runs import KEY, reason_of
 from tests.tasks import make_tiny_task
@@ -112,6 +113,27 @@ def test_what_cannot_be_had_is_a_typed_error(options: dict[str, str]) -> None:
         ObjectStore("s3://no-such-bucket/x", options).put("claim.cbor", b"x")
     with pytest.raises(RunError, match="cannot be opened"):
         ObjectStore(f"s3://{BUCKET}/x", {"no_such_option": "x"})
+
+
+@pytest.mark.parametrize(("absent", "closed"), [("", "claim.cbor"), ("claim.cbor", "task.cbor")])
+def test_a_store_without_access_is_told_apart_from_files_of_anothers(
+    run: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch, absent: str, closed: str
+) -> None:
+    """Nobody knows what is there: the store's reason in one line, and what helps."""
+
+    def deny(store: object, name: str) -> None:
+        if name == absent:
+            raise FileNotFoundError
+        raise PermissionDeniedError("Generic S3 error: 403 Forbidden\n\nDebug source:\nStatus {}")
+
+    monkeypatch.setattr("vtrain.commit.object_store.obstore.get", deny)
+    with pytest.raises(StoreError) as error:
+        publish_run(run, ObjectStore(f"s3://{BUCKET}/closed", options))
+    assert error.value.where == f"s3://{BUCKET}/closed/{closed}"
+    message = error.value.message
+    assert message.startswith("cannot be read: Generic S3 error: 403 Forbidden; see that the ")
+    assert "credentials, region and endpoint are right" in message
+    assert "\n" not in message
 
 
 def test_the_commands(

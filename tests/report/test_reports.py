@@ -650,6 +650,43 @@ def test_several_auditors_sign_one_report() -> None:
             verify_envelope(merged, [stranger, *publics], threshold=threshold)
 
 
+def spoil(text: str) -> list[str]:
+    """Ways to write base64 that ends in ``=`` other than the one of RFC 4648, section 4."""
+    assert text.endswith("=")
+    return [text[:-1], text + "=", text + "\n", " " + text, f"-{text[1:]}", f"_{text[1:]}"]
+
+
+def test_why_an_envelope_is_none_is_said_in_words() -> None:
+    value = json.loads(encode_envelope(sign_as(KEY)))
+    padded = b64encode(PAYLOAD + b" " * (-len(PAYLOAD) % 3 + 1)).decode()
+    assert padded.endswith("==")
+    (entry,) = value["signatures"]
+    twice = [entry, {**entry, "sig": b64encode(bytes(64)).decode()}]
+    longer = decode_envelope(json.dumps({**value, "payload": padded}).encode())
+    assert longer.payload.rstrip() == PAYLOAD
+    cases: list[tuple[object, str, str]] = [
+        ([], "", "its fields are not payload, payloadType and signatures"),
+        ({**value, "signatures": twice}, ": signature 1: keyid", "signs twice"),
+        ({**value, "signatures": {"a": entry}}, ": signatures", "are not 1 to 256"),
+        ({**value, "signatures": ["a"]}, ": signature 0", "names no key"),
+        ({**value, "signatures": [{"sig": entry["sig"]}]}, ": signature 0", "names no key"),
+        ({**value, "signatures": [{**entry, "keyid": 1}]}, ": signature 0", "names no key"),
+        ({**value, "signatures": [{"keyid": ""}]}, ": signature 0: sig", "is not base64"),
+        ({**value, "payload": None}, ": payload", "is not base64"),
+        ({**value, "payload": "é"}, ": payload", "is not base64"),
+    ]
+    spoiled = [({**value, "payload": text}, ": payload") for text in spoil(padded)]
+    spoiled += [
+        ({**value, "signatures": [{**entry, "sig": text}]}, ": signature 0: sig")
+        for text in spoil(entry["sig"])
+    ]
+    cases += [(broken, place, "is not base64 .RFC 4648") for broken, place in spoiled]
+    for broken, place, reason in cases:
+        with pytest.raises(EncodingError, match=reason) as error:
+            decode_envelope(json.dumps(broken).encode())
+        assert error.value.where == f"envelope{place}"
+
+
 def forge(envelope: Envelope, **changes: Any) -> Envelope:
     (entry,) = envelope.signatures
     return replace(envelope, signatures=(replace(entry, **changes),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.tasks import make_tiny_task
 from vtrain import cli
 from vtrain.errors import VtrainWarning
 from vtrain.graph.step import APART
-from vtrain.train.layout import RunPaths, read_manifest
+from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
 from vtrain.train.runner import RunSummary, train
 from vtrain.train.saturation import (
     SATURATION_WARNING_PPM,
@@ -117,6 +118,34 @@ def test_a_difference_of_which_the_sign_counts_never_clamps_too_much() -> None:
     assert not SiteSaturation(APART, 10, 1e6).is_too_much
     assert SiteSaturation("x", 10, SATURATION_WARNING_PPM + 1).is_too_much
     assert not SiteSaturation("x", 10, SATURATION_WARNING_PPM).is_too_much
+
+
+def test_inspect_leaves_out_what_cannot_be_right(
+    tmp_path: Path, key: Ed25519PrivateKey, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A manifest says whatever it likes: no more clamps than elements, by the rule of reports."""
+    paths = RunPaths(tmp_path)
+    train_telling(TASK, paths.root, key)
+    sizes = {node.name: node.outputs[0].size for node in TASK.graph.nodes}
+    site, other = "param/w1/next", "param/b2/next"
+    most = 20 * sizes[site]
+    for counts, left in (
+        ({site: most, other: 0}, []),
+        ({site: most, other: 2**53}, [1]),
+        ({site: most, other: 20 * sizes[other] + 1, "nowhere": 1}, [2]),
+    ):
+        manifest = replace(read_manifest(paths), counted_steps=20, saturation=counts)
+        paths.manifest.write_bytes(encode_manifest(manifest))
+        capfd.readouterr()
+        assert cli.run(["inspect", str(paths.root), "--json"]) == 0
+        value = json.loads(capfd.readouterr().out)
+        assert value["saturation"] == [{"site": site, "count": most, "ppm": 1e6}]
+        *told, text = value["warnings"]
+        assert f"clamped at {site} (1000000), which" in text
+        assert [
+            line for line in told if "cannot be right in 20 steps, and is left out" in line
+        ] == told
+        assert [int(re.findall(r"clamped at (\d+) of", line)[0]) for line in told] == left
 
 
 def test_inspect_has_the_rates_and_warns(

@@ -41,6 +41,7 @@ PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 MOST_SIGNATURES: Final = 256
 """Signers of an envelope."""
+_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
 
 @dataclass(frozen=True)
@@ -157,23 +158,45 @@ def decode_envelope(data: bytes, where: str = "envelope") -> Envelope:
     type, and for entries of another form.  No signature is verified."""
     dsse = _load_dsse()
     value = decode_json(data, where)
-    try:
-        if value.keys() != {"payload", "payloadType", "signatures"}:
-            raise EncodingError("is no envelope: other fields than those of DSSE", where=where)
-        if value["payloadType"] != PAYLOAD_TYPE:
-            raise EncodingError(f"is not {PAYLOAD_TYPE}", where=f"{where}: payloadType")
-        if not 1 <= len(value["signatures"]) <= MOST_SIGNATURES:
-            raise EncodingError(f"are not 1 to {MOST_SIGNATURES}", where=f"{where}: signatures")
-        found = dsse.Envelope.from_dict(value)
-    except EncodingError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the library raises what it meets
-        raise EncodingError(f"is no envelope: {type(error).__name__}", where=where) from None
+    _check_form(value, where)
+    found = dsse.Envelope.from_dict(value)
     entries = found.signatures.values()
     return Envelope(
         bytes(found.payload),
         tuple(_read_entry(item, f"{where}: signature {i}") for i, item in enumerate(entries)),
     )
+
+
+def _check_form(value: Any, where: str) -> None:
+    """EncodingError for what the library would raise anything for, or would take more freely:
+    base64 of another alphabet or without its padding."""
+    if not isinstance(value, dict) or value.keys() != {"payload", "payloadType", "signatures"}:
+        raise EncodingError(
+            "is no envelope: its fields are not payload, payloadType and signatures", where=where
+        )
+    if value["payloadType"] != PAYLOAD_TYPE:
+        raise EncodingError(f"is not {PAYLOAD_TYPE}", where=f"{where}: payloadType")
+    entries = value["signatures"]
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_SIGNATURES:
+        raise EncodingError(f"are not 1 to {MOST_SIGNATURES}", where=f"{where}: signatures")
+    _check_base64(value["payload"], f"{where}: payload")
+    seen: set[str] = set()
+    for i, entry in enumerate(entries):
+        place = f"{where}: signature {i}"
+        if not isinstance(entry, dict) or not isinstance(key_id := entry.get("keyid"), str):
+            raise EncodingError("names no key: it has no text as its keyid", where=place)
+        _check_base64(entry.get("sig"), f"{place}: sig")
+        if key_id in seen:
+            raise EncodingError("signs twice: leave one of the entries", where=f"{place}: keyid")
+        seen.add(key_id)
+
+
+def _check_base64(value: object, where: str) -> None:
+    if not isinstance(value, str) or not _BASE64.fullmatch(value):
+        raise EncodingError(
+            "is not base64 (RFC 4648, section 4) with its padding and without white space",
+            where=where,
+        )
 
 
 def is_envelope(value: object) -> bool:

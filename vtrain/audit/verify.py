@@ -43,6 +43,7 @@ from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
 from vtrain.train.kzg import Committed, KzgRecorder
 from vtrain.train.layout import Manifest, RunPaths
+from vtrain.train.saturation import select_possible
 from vtrain.train.signed import read_hiding_of
 from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SignedClaim
 from vtrain.wire.graph import StepGraph
@@ -319,13 +320,9 @@ def _draw_pictures(evidence: Evidence) -> Pictures | None:
     manifest = _find_index(evidence)
     if manifest is None or not manifest.counted_steps:
         return Pictures(losses, LOSS_EXPONENT, ())
-    sizes = {node.name: node.outputs[0].size for node in evidence.graph.nodes if node.outputs}
     counts, steps = manifest.saturation, manifest.counted_steps
-    clamped = [
-        Clamped(site, count, steps * sizes[site])
-        for site, count in counts.items()
-        if 0 < count <= steps * sizes.get(site, 0) < 2**63  # the manifest says whatever it likes
-    ]
+    possible, elements = select_possible(evidence.graph, counts, steps)
+    clamped = [Clamped(site, count, elements[site]) for site, count in possible.items()]
     clamped.sort(key=lambda item: (-Fraction(item.count, item.elements), item.site))
     impossible = sum(count > 0 for count in counts.values()) - len(clamped)
     return Pictures(losses, LOSS_EXPONENT, tuple(clamped[:MOST_SITES]), steps, impossible)
@@ -588,6 +585,13 @@ def _compare_checkpoint(
     return f"; {found}" if found else ""
 
 
+MODEL: Final = (
+    "what model.onnx holds: its BLAKE3 is the task's, and the graph, not this file, is what was "
+    "trained"
+)
+"""What the check of the model leaves open: it opens no file of a stranger's for more than that."""
+
+
 def describe_structure(
     evidence: Evidence, published: Published | None
 ) -> tuple[list[str], list[str]]:
@@ -598,10 +602,11 @@ def describe_structure(
     if published is not None:
         title = "structure, as far as the draw asks for it" if complete else "structure, in part"
     checked = [f"{title}: {', '.join(passed)}"] if passed else []
+    unchecked = [MODEL] if "model" in passed else []
     if published is None:
-        return checked, []
+        return checked, unchecked
     fetched, left = published.describe(evidence)
-    return [*checked, fetched], [left]
+    return [*checked, fetched], [left, *unchecked]
 
 
 def ask_again(checks: Sequence[Check], digest: bytes, randomness: Randomness | None) -> list[Check]:

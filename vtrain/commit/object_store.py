@@ -31,6 +31,17 @@ except ModuleNotFoundError as error:
 _GOOD_FOR: Final = timedelta(hours=1)
 
 
+def _refuse(what: str, error: BaseError, where: str) -> StoreError:
+    """The store's own first line, which has the cause (the rest is for who debugs obstore), and
+    what to look at."""
+    cause = str(error).strip().partition("\n")[0]
+    return StoreError(
+        f"cannot be {what}: {cause}; see that the bucket is there and that credentials, region and "
+        "endpoint are right, in the environment or by --store-option",
+        where=where,
+    )
+
+
 class ObjectStore(Source):
     """A prefix of a bucket, for reading and publishing."""
 
@@ -58,7 +69,7 @@ class ObjectStore(Source):
             for page in obstore.list(self._store):
                 found |= {item["path"]: item["size"] for item in page}
         except BaseError as error:
-            raise StoreError(f"cannot be listed: {error}", where=self._url) from None
+            raise _refuse("listed", error, self._url) from None
         return {name: size for name, size in found.items() if is_content(name)}
 
     @cached_property
@@ -83,7 +94,7 @@ class ObjectStore(Source):
         except FileNotFoundError:
             return None
         except BaseError as error:
-            raise StoreError(f"cannot be read: {error}", where=self.locate(name)) from None
+            raise _refuse("read", error, self.locate(name)) from None
 
     def put(self, name: str, data: bytes) -> None:
         if self._there.get(check_name(name)) == len(data):
@@ -91,7 +102,7 @@ class ObjectStore(Source):
         try:
             obstore.put(self._store, name, data)
         except BaseError as error:
-            raise StoreError(f"cannot be written: {error}", where=self.locate(name)) from None
+            raise _refuse("written", error, self.locate(name)) from None
 
     def stream(
         self, name: str, most: int, *, exact: bool = False, span: tuple[int, int] | None = None
@@ -109,4 +120,4 @@ class ObjectStore(Source):
         try:
             return str(obstore.sign(self._store, "GET", name, _GOOD_FOR))
         except BaseError as error:
-            raise StoreError(f"cannot be signed for: {error}", where=self.locate(name)) from None
+            raise _refuse("signed for", error, self.locate(name)) from None

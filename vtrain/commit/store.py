@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -205,16 +206,42 @@ class FolderStore(Source):
 
     def put(self, name: str, data: bytes) -> None:
         path = self.root / check_name(name)
+        self._require_folder(path.parent)
         with storing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            there = path.is_file() and path.stat().st_size == len(data)
+            # Not what a link leads to: whoever reads the store follows none.
+            found = path.lstat() if os.path.lexists(path) else None
+        there = found is not None and stat.S_ISREG(found.st_mode) and found.st_size == len(data)
         if not (there and is_content(name)):
             write_atomic(path, [data])
+
+    def require_folders(self) -> None:
+        """RunError where a folder that is published to cannot be one: before anything is there."""
+        for folder in (self.root, *(self.root / name for name in (*_CONTENT, "traces"))):
+            self._require_folder(folder)
+
+    def _require_folder(self, folder: Path) -> None:
+        """RunError for what is there and is no folder, or, below the store's own, a link: files
+        would go to where it leads, and who reads the store would refuse it."""
+        with storing(folder):
+            if not os.path.lexists(folder):
+                return
+            if folder != self.root and folder.is_symlink():
+                what = "is a link, and nothing is written to where one leads: remove it"
+            elif not folder.is_dir():
+                what = "is no folder, and files are to go into it: move it away"
+            else:
+                return
+        raise RunError(f"{what}, or publish to a place of its own", where=str(folder))
+
+
+_CONTENT: Final = ("chunks", "lists", "states")
+"""Folders of a store in which a name says what its bytes are."""
 
 
 def is_content(name: str) -> bool:
     """Whether a name says what its bytes are, so that those that are there need not be replaced."""
-    return name.startswith(("chunks/", "lists/", "states/"))
+    return name.startswith(tuple(f"{folder}/" for folder in _CONTENT))
 
 
 def open_source(

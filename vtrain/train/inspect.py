@@ -8,11 +8,17 @@ from pathlib import Path
 
 from vtrain.commit.files import open_file, read_file
 from vtrain.commit.log import LOG_HEADER, LogSurvey, survey_log
+from vtrain.errors import warn
 from vtrain.limits import LIMITS, limits_here
 from vtrain.printable import make_html_table
 from vtrain.spec.commitment import compute_task_id
 from vtrain.train.layout import RunPaths, read_manifest
-from vtrain.train.saturation import SiteSaturation, measure_saturation, warn_of_saturation
+from vtrain.train.saturation import (
+    SiteSaturation,
+    measure_saturation,
+    select_possible,
+    warn_of_saturation,
+)
 from vtrain.train.signed import read_graph, read_task
 from vtrain.wire.claim import decode_signed_claim
 
@@ -91,9 +97,18 @@ def inspect_run(run: Path) -> RunInfo:
         sites = ()
     if manifest is not None and manifest.saturation:
         graph = read_graph(paths, task)
-        sites = measure_saturation(graph, manifest.saturation, manifest.counted_steps)
+        counts, steps = manifest.saturation, manifest.counted_steps
+        possible, _ = select_possible(graph, counts, steps)
+        if impossible := sum(count > 0 for count in counts.values()) - len(possible):
+            warn(
+                f"what manifest.json counts as clamped at {impossible} of {len(counts)} sites "
+                f"cannot be right in {steps} steps, and is left out",
+                "take no number of this manifest for more than what somebody wrote: nobody signs "
+                "it, and `vtrain verify` checks the run",
+            )
+        sites = measure_saturation(graph, possible, steps)
         found = [site for site in sites if site.is_too_much]
-        warn_of_saturation(graph, found, f"in {manifest.counted_steps} steps")
+        warn_of_saturation(graph, found, f"in {steps} steps")
     kzg_root = None if task.kzg is None else b"" if claim is None else claim.kzg_root
     return RunInfo(
         path=run,

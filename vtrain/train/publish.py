@@ -27,7 +27,7 @@ from vtrain.commit.state import compute_state_leaves, compute_state_root
 from vtrain.commit.store import FolderStore, Shelf, Sink
 from vtrain.commit.traces import TRACES_FOLDER, TraceFolder, is_there
 from vtrain.engines.base import State
-from vtrain.errors import EncodingError, NotProducedError, RunError, SignatureError
+from vtrain.errors import EncodingError, NotProducedError, RunError, SignatureError, StoreError
 from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples, compute_row_length, compute_samples_length
@@ -100,9 +100,9 @@ def publish_run(
 
     What is published is held against the claim first.  NotProducedError, EncodingError,
     SignatureError where something is missing or not what was signed for; RunError for a run that
-    claims nothing, for a folder that holds a run, for a store with a claim that this run does not
-    go on from, and for one without a claim whose files are not those of this run; errors of
-    ``sink``.
+    claims nothing, for a folder that holds a run or has links for its folders, for a store with a
+    claim that this run does not go on from, and for one without a claim whose files are not those
+    of this run; errors of ``sink``.
     """
     paths = RunPaths(run)
     paths.require_run()
@@ -111,6 +111,8 @@ def publish_run(
             "holds a run, whose claim and log this one's would replace: name a folder of its own",
             where=str(sink.root),
         )
+    if isinstance(sink, FolderStore):
+        sink.require_folders()
     signed = evidence.read_claim(paths)
     source = _Source(paths, signed.claim, threads)
     if not _has_claim(sink, source):
@@ -141,6 +143,8 @@ def _has_claim(sink: Shelf, source: _Source) -> bool:
         if found is None:
             return False
         there = decode_signed_claim(found).claim
+    except StoreError:  # whether anything is there is not known
+        raise
     except (EncodingError, NotProducedError) as error:
         raise RunError(
             f"is there, and is no claim that could be replaced: {error.message}; {fix}", where=where
@@ -173,6 +177,8 @@ def _refuse_foreign(sink: Shelf, source: _Source) -> None:
     for name, data in files.items():
         try:
             found = sink.find(name, max(len(data), LIMITS.traces_bytes))
+        except StoreError:
+            raise
         except NotProducedError:  # it is larger, or no file
             found = b""
         if found is None or found == data or (name in grows and found and data.startswith(found)):

@@ -38,6 +38,18 @@ class SiteSaturation:
         return self.ppm > SATURATION_WARNING_PPM and self.site != APART
 
 
+def select_possible(
+    graph: StepGraph, counts: Mapping[str, int], steps: int
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Those of a manifest's ``counts``, over ``steps`` steps, that can be right, and the elements
+    of each node: nobody signs a manifest, and it says whatever it likes."""
+    elements = {node.name: steps * node.outputs[0].size for node in graph.nodes if node.outputs}
+    possible = {
+        site: count for site, count in counts.items() if 0 < count <= elements.get(site, 0) < 2**63
+    }
+    return possible, elements
+
+
 def measure_saturation(
     graph: StepGraph, counts: Mapping[str, int], steps: int
 ) -> tuple[SiteSaturation, ...]:

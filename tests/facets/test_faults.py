@@ -377,8 +377,3 @@ def test_an_operator_that_the_plain_verifier_lacks_is_seen(monkeypatch: Patch) -
     fewer = {name: rule for name, rule in plain.OPERATORS.items() if name != OP}
     monkeypatch.setattr(plain, "OPERATORS", fewer)
     expect(Facet.VECTORS, "examples/plain_verifier.py")
-
-
-def test_an_operator_of_no_statements_by_itself_is_seen(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(checks, "list_alone", lambda op: ())
-    expect(Facet.TILES, "is searched for no openings")

@@ -274,7 +274,7 @@ HOSTILE = {
     "not UTF-8": (b'{"proof": "\xff"}', "is not JSON"),
     "deep": (b"[" * 50_000, "nested deeper"),
     "long": (b" " * (1 << 20), "bytes, more than"),
-    "huge number": (b'{"proof": [' + b"9" * 5000 + b"]}", "is not JSON"),
+    "huge number": (b'{"proof": [' + b"9" * 5000 + b"]}", "proof: is not a list of bytes"),
     "a list": (b"[]", "is not a JSON object"),
     "no proof": (altered(lambda fields: fields.pop("proof")), "proof: is not a list of bytes"),
     "no instances": (altered(lambda fields: fields.pop("instances")), "instances: is not a list"),

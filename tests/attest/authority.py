@@ -14,9 +14,11 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vtrain.attest.der import read_der
 
 _DATA, _TST = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
 _CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
@@ -95,12 +97,13 @@ class Authority:
         """A response that ``message`` existed at ``time``, to the second, with ``others`` (DER)
         among its certificates, which no signature is of, and with these ``parts``."""
         get = dict(parts or {}).get
+        stamped = time.strftime("%Y%m%d%H%M%S").encode()
         info = [
             _integer(get("info_version", 1)),
             _oid("1.3.6.1.4.1.99999.1"),
             _sequence(_HASH, der_of(0x04, hashlib.sha256(message).digest())),
             _integer(7),
-            der_of(0x18, time.strftime("%Y%m%d%H%M%S").encode() + get("fraction", b"") + b"Z"),
+            der_of(0x18, get("time", stamped) + get("fraction", b"") + b"Z"),
         ]
         if accuracy is not None:
             info.append(_sequence(_integer(accuracy)))
@@ -123,7 +126,9 @@ class Authority:
             der_of(0x04, signature),
             get("unsigned", b""),
         )
-        certificates = sorted((self.leaf.public_bytes(Encoding.DER), *others))
+        more = [*others, *(others if get("others_twice", False) else ())]
+        own = [self.leaf.public_bytes(Encoding.DER)] * get("own", 1)
+        certificates = sorted([*own, *more])
         signed = _sequence(
             _integer(get("data_version", 3)),
             _set(get("hashes", [_HASH])),
@@ -190,6 +195,36 @@ FORMS: Final[dict[str, tuple[Parts, bool]]] = {
     "of version 3 of SignerInfo": ({"signer_version": 3}, False),
     "of version 2 of TSTInfo": ({"info_version": 2}, False),
 }
+_AT = der_of(0x17, b"230823150000Z")
+LATER_FORMS: Final[dict[str, tuple[Parts, bool]]] = {
+    "with a hash algorithm of its signer that has no parameters": (
+        {"signer_hash": _sequence(_oid(_SHA256))},
+        True,
+    ),
+    "with a hash algorithm that has no parameters": ({"hashes": [_sequence(_oid(_SHA256))]}, True),
+    "with the certificate of a CA twice": ({"others_twice": True}, True),
+    "with an attribute of two equal values": (
+        {"attributes": [_sequence(_oid(_SIGNING_TIME), _set([_AT, _AT]))]},
+        True,
+    ),
+    "with an attribute of no value": (
+        {"attributes": [_sequence(_oid(_SIGNING_TIME), _set([]))]},
+        True,
+    ),
+    "with the certificate of its signer twice": ({"own": 2}, False),
+    "with two attributes of one type": (
+        {
+            "attributes": [
+                _REQUESTED,
+                _sequence(_oid(_SIGNING_TIME), _set([der_of(0x17, b"230823150001Z")])),
+            ]
+        },
+        False,
+    ),
+    "at a second 60": ({"time": b"20230823145960"}, False),
+    "at an hour 24": ({"time": b"20230822240000"}, False),
+}
+"""The same, of what a later reader asked: in beacon.json they are of another authority."""
 """Responses of one authority: what they have otherwise, and whether they hold (docs/format.md,
 "Time", *Form*)."""
 
@@ -243,10 +278,12 @@ def make_path(
     until: Mapping[str, datetime] | None = None,
     keys: Mapping[str, Callable[[], Key]] | None = None,
     issuers: Mapping[str, x509.Name] | None = None,
+    remake: Callable[[x509.Certificate, Key], x509.Certificate] = lambda leaf, by: leaf,
 ) -> tuple[Authority, x509.Certificate]:
     """An authority, and the certificate between its root and its own: the three have these
     extensions, and, where these name them ("leaf", "middle", "root"), end at ``until``, have
-    ``keys`` of another kind, and name other ``issuers``."""
+    ``keys`` of another kind, and name other ``issuers``.  The authority's own is what ``remake``
+    makes of it with the key of its issuer."""
     made_keys = {name: (keys or {}).get(name, make_key)() for name in ("root", "middle", "leaf")}
     names = {name: make_name(f"a path's {name}") for name in made_keys}
     made = {}
@@ -263,7 +300,50 @@ def make_path(
         key = made_keys[by]
         hashed = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
         made[name] = builder.sign(key, hashed)
-    return Authority(made_keys["leaf"], made["leaf"], made["root"]), made["middle"]
+    leaf_made = remake(made["leaf"], made_keys["middle"])
+    return Authority(made_keys["leaf"], leaf_made, made["root"]), made["middle"]
+
+
+def _put_key(certificate: x509.Certificate, key: bytes, by: Key) -> x509.Certificate:
+    """The same with another subjectPublicKeyInfo, signed again."""
+    signed, algorithm, _ = read_der(certificate.public_bytes(Encoding.DER)).items
+    old = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    fields = _sequence(*(key if item.raw == old else item.raw for item in signed.items))
+    _, signature = _sign(by, fields)
+    made = _sequence(fields, algorithm.raw, der_of(0x03, b"\0", signature))
+    return x509.load_der_x509_certificate(made)
+
+
+def _put_point(form: str) -> Callable[[x509.Certificate, Key], x509.Certificate]:
+    def put(certificate: x509.Certificate, by: Key) -> x509.Certificate:
+        public: Any = certificate.public_key()
+        point = public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        sign = point[-1] & 1
+        put = bytes([2 + sign]) + point[1:33] if form == "short" else bytes([6 + sign]) + point[1:]
+        about = _sequence(_oid("1.2.840.10045.2.1"), _oid("1.2.840.10045.3.1.7"))
+        return _put_key(certificate, _sequence(about, der_of(0x03, b"\0", put)), by)
+
+    return put
+
+
+def _drop_parameters(certificate: x509.Certificate, by: Key) -> x509.Certificate:
+    key: Any = certificate.public_key()
+    bits = der_of(0x03, b"\0", key.public_bytes(Encoding.DER, PublicFormat.PKCS1))
+    return _put_key(certificate, _sequence(_sequence(_oid(_RSA)), bits), by)
+
+
+def _sign_without_null(certificate: x509.Certificate, by: Any) -> x509.Certificate:
+    """The same, with a DigestInfo whose algorithm has no parameters under its signature."""
+    signed, algorithm, _ = read_der(certificate.public_bytes(Encoding.DER)).items
+    digest = der_of(0x04, hashlib.sha256(signed.raw).digest())
+    info = _sequence(_sequence(_oid(_SHA256)), digest)
+    numbers = by.private_numbers()
+    modulus = numbers.public_numbers.n
+    size = modulus.bit_length() // 8
+    padded = b"\0\1" + b"\xff" * (size - 3 - len(info)) + b"\0" + info
+    signature = pow(int.from_bytes(padded), numbers.d, modulus).to_bytes(size)
+    made = _sequence(signed.raw, algorithm.raw, der_of(0x03, b"\0", signature))
+    return x509.load_der_x509_certificate(made)
 
 
 def _usage(*purposes: x509.ObjectIdentifier, critical: bool = True) -> Extension:
@@ -350,6 +430,16 @@ PATHS: Final[dict[str, tuple[Mapping[str, Any], bool]]] = {
         False,
     ),
     "a short RSA key": ({"keys": {"middle": _make_short_rsa}}, False),
+    "a point by one coordinate": ({"remake": _put_point("short")}, False),
+    "a point by both coordinates and a sign": ({"remake": _put_point("hybrid")}, False),
+    "an RSA key without parameters": (
+        {"keys": {"leaf": _make_rsa}, "remake": _drop_parameters},
+        False,
+    ),
+    "a signature by RSA of a hash without parameters": (
+        {"keys": {"middle": _make_rsa}, "remake": _sign_without_null},
+        False,
+    ),
     **{
         f"a {name} that has ended": ({"until": {name: STAMPED}}, False)
         for name in ("leaf", "middle", "root")

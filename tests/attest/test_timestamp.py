@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.attest.authority import (
     CA,
     FORMS,
+    LATER_FORMS,
     PATHS,
     STAMPED,
     STAMPS,
@@ -26,6 +27,7 @@ from tests.attest.authority import (
     make_name,
     make_path,
 )
+from vtrain.attest.der import read_der
 from vtrain.attest.timestamp import (
     identify_root,
     load_roots,
@@ -114,11 +116,11 @@ def test_a_certificate_for_stamps_lends_its_purpose_to_no_other() -> None:
         verify_token(good.stamp(MESSAGE, TIME, others=(version,)), MESSAGE, (good.root,))
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", [*FORMS, *LATER_FORMS])
 def test_what_form_a_response_must_have(authority: Authority, name: str) -> None:
     """docs/format.md, "Time", *Form*; of what holds, a library that reads more than we do says the
     same."""
-    parts, holds = FORMS[name]
+    parts, holds = {**FORMS, **LATER_FORMS}[name]
     token = authority.stamp(
         MESSAGE,
         TIME,
@@ -245,6 +247,19 @@ def test_roots_are_pem_or_der(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(TimestampError, match="is no certificate") as caught:
         load_roots(der)
     assert caught.value.where == str(der)
+
+
+@pytest.mark.parametrize("version", [None, 0, 1, 3, 9])
+def test_a_root_of_another_version_serves_nobody(
+    authority: Authority, tmp_path: Path, version: int | None
+) -> None:
+    """It is no bad file, and stops no other root in it."""
+    signed, *rest = read_der(authority.root.public_bytes(Encoding.DER)).items
+    head = b"" if version is None else der_of(0xA0, der_of(0x02, bytes([version])))
+    fields = der_of(0x30, head, *(item.raw for item in signed.items[1:]))
+    path = tmp_path / "root.der"
+    path.write_bytes(der_of(0x30, fields, *(item.raw for item in rest)))
+    assert load_roots(path) == ()
 
 
 def test_a_request_asks_for_a_token_of_the_message() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from vtrain.attest.timestamp import identify_root, load_roots
 from vtrain.audit.beacon import (
     CHAINS,
     BeaconDraw,
@@ -65,6 +66,17 @@ def test_texts(case: dict[str, Any]) -> None:
         return
     with pytest.raises(BeaconError):
         decode_beacon(case["text"].encode())
+
+
+@pytest.mark.parametrize("case", CONTENT["root_files"], ids=lambda case: case["about"])
+def test_root_files(case: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "roots"
+    path.write_bytes(bytes.fromhex(case["file"]))
+    if case["roots"] is None:
+        with pytest.raises(TimestampError, match="is no certificate"):
+            load_roots(path)
+        return
+    assert [identify_root(root).hex() for root in load_roots(path)] == case["roots"]
 
 
 def test_the_task() -> None:

@@ -8,6 +8,7 @@ hand from docs/format.md ("Draws by a beacon"); no auditor is asked.
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import json
 import sys
@@ -19,7 +20,14 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tests.attest.authority import FORMS, PATHS, STAMPED, make_authority, make_path
+from tests.attest.authority import (
+    FORMS,
+    LATER_FORMS,
+    PATHS,
+    STAMPED,
+    make_authority,
+    make_path,
+)
 from vtrain.spec.domains import TASK_ID, compute_domain_hash
 from vtrain.wire.task import BeaconRule, decode_task, encode_task
 
@@ -70,18 +78,24 @@ LATE: Final = AT - int(STAMPED.timestamp())
 HALF: Final = "half a second later"
 
 
-def make_more_tokens() -> Json:
+def make_more_tokens(kept: Json) -> Json:
     """Root certificates, and responses about :data:`CLAIM`, of the forms and the paths that
-    docs/format.md ("Time") takes and refuses: random."""
+    docs/format.md ("Time") takes and refuses, as far as they are not ``kept``: random."""
     roots, tokens = {}, {}
-    clock = make_authority("a clock of many forms")
-    root = clock.root.public_bytes(Encoding.DER)
-    roots["forms"] = root.hex()
-    for name, (parts, _) in {**FORMS, HALF: ({"fraction": b".5"}, False)}.items():
-        status = parts.get("status", 0)
-        token = clock.stamp(CLAIM, STAMPED, status=status, others=(root,), parts=parts)
-        tokens[f"form: {name}"] = token.hex()
+    first = {**FORMS, HALF: ({"fraction": b".5"}, False)}
+    for key, forms in (("forms", first), ("later forms", LATER_FORMS)):
+        if key in kept["roots"]:
+            continue
+        clock = make_authority(f"a clock of {'many' if forms is first else 'more'} forms")
+        root = clock.root.public_bytes(Encoding.DER)
+        roots[key] = root.hex()
+        for name, (parts, _) in forms.items():
+            status = parts.get("status", 0)
+            token = clock.stamp(CLAIM, STAMPED, status=status, others=(root,), parts=parts)
+            tokens[f"form: {name}"] = token.hex()
     for name, (given, _) in PATHS.items():
+        if f"path: {name}" in kept["roots"]:
+            continue
         signer, middle = make_path(**given)
         roots[f"path: {name}"] = signer.root.public_bytes(Encoding.DER).hex()
         between = middle.public_bytes(Encoding.DER)
@@ -236,6 +250,55 @@ def make_draws(roots: dict[str, str]) -> list[Json]:
             draw(f"path: {name}", holds, root=f"path: {name}", delay=LATE)
             for name, (_, holds) in PATHS.items()
         ),
+        *(
+            draw(f"form: {name}", holds, root="later forms", delay=LATE)
+            for name, (_, holds) in LATER_FORMS.items()
+        ),
+    ]
+
+
+def make_root_files(roots: dict[str, str]) -> list[Json]:
+    """Files of root certificates, and the SHA-256 of those in them that can serve; None for a file
+    of another form (docs/format.md, *Files*)."""
+    root, other = (bytes.fromhex(roots[name]) for name in ("clock", "other"))
+    begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
+
+    def write(data: bytes) -> bytes:
+        return begin + base64.encodebytes(data) + end
+
+    pem, both, body = write(root), (root, other), base64.b64encode(root)
+    lists = base64.b64encode(b"\x30\x00")
+    cases: list[tuple[str, bytes, tuple[bytes, ...] | None]] = [
+        ("one in DER", root, (root,)),
+        ("two in PEM", pem + write(other), both),
+        ("white space before them", b"\n \t" + pem, (root,)),
+        ("text between them", pem + b"another:\n" + write(other), both),
+        ("lines that end in CR LF", pem.replace(b"\n", b"\r\n"), (root,)),
+        ("spaces around lines", pem.replace(b"\n", b" \n "), (root,)),
+        ("one long line", begin + body + b"\n" + end, (root,)),
+        ("a block of another label", b"-----BEGIN KEY-----\n!\n-----END KEY-----\n" + pem, (root,)),
+        ("an empty list beside it", write(b"\x30\x00") + pem, (root,)),
+        ("an empty list in DER", b"\x30\x00", ()),
+        ("text before them", b"one:\n" + pem, None),
+        ("something behind DER", root + b"\0", None),
+        ("something behind DER in a block", write(root + b"\0") + pem, None),
+        ("a block that is cut off", pem + pem[:-9], None),
+        ("a block of another end", pem.replace(b"END CERT", b"END KERT") + pem, None),
+        ("a block with a header", begin + b"Proc-Type: 4\n\n" + body + b"\n" + end, None),
+        ("no base64", pem + begin + b"!!!!\n" + end, None),
+        ("base64 without its end", pem + begin + lists.rstrip(b"=") + b"\n" + end, None),
+        ("base64 with bits to spare", pem + begin + b"MAB=\n" + end, None),
+        ("all in one line", begin[:-1] + body + end, None),
+        ("no block", b"-----BEGIN KEY-----\nMAA=\n-----END KEY-----\n", None),
+        ("nothing", b"", None),
+    ]
+    return [
+        {
+            "about": about,
+            "file": file.hex(),
+            "roots": None if found is None else [hashlib.sha256(one).hexdigest() for one in found],
+        }
+        for about, file, found in cases
     ]
 
 
@@ -264,6 +327,7 @@ def make(kept: Json) -> Json:
         **{key: kept[key] for key in ("roots", "tokens")},
         "draws": make_draws(kept["roots"]),
         "texts": make_texts(),
+        "root_files": make_root_files(kept["roots"]),
     }
 
 
@@ -274,9 +338,8 @@ def main() -> int:
     check = parser.parse_args().check
     text = FILE.read_text() if FILE.is_file() else ""
     kept = json.loads(text) if text else make_tokens()
-    if "forms" not in kept["roots"]:
-        more = make_more_tokens()
-        kept |= {key: kept[key] | more[key] for key in ("roots", "tokens")}
+    more = make_more_tokens(kept)
+    kept |= {key: kept[key] | more[key] for key in ("roots", "tokens")}
     made = json.dumps(make(kept), indent=1) + "\n"
     if not check:
         FILE.write_text(made)

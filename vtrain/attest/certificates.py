@@ -175,14 +175,17 @@ def _identify_key(key: Element) -> tuple[str, str]:
     """The kind of a public key and, of one on a curve, that curve; EncodingError."""
     fields = Fields(key, "key")
     about = Fields(fields.take(der.SEQUENCE, "algorithm"), "key: algorithm")
-    fields.take(der.BIT_STRING, "subjectPublicKey")
+    bits = fields.take(der.BIT_STRING, "subjectPublicKey").body
     fields.end()
     kind = der.read_oid(about.take(der.OID, "algorithm"), "key: algorithm")
     curve = ""
     if kind == _EC:
         curve = der.read_oid(about.take(der.OID, "curve"), "key: curve")
+        # Of the other forms of a point some libraries take one, some both, some none.
+        if bits[:2] != b"\0\4":
+            raise EncodingError("is a point in another form than both coordinates", where="key")
     else:
-        about.maybe(der.NULL)
+        about.take(der.NULL, "parameters")
     about.end()
     return kind, curve
 

@@ -8,6 +8,7 @@ every auditor says the same.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import sys
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 _SIGNED_DATA, _TST_INFO = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
 _CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
+_PEM_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_PEM_END: Final = b"-----END CERTIFICATE-----"
 _MOST_ACCURACY: Final = 3600
 """Seconds by which a token may say that its time is off."""
 _MOST_CERTIFICATES: Final = 16
@@ -75,19 +78,65 @@ def make_request(message: bytes) -> bytes:
 
 
 def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
-    """The root certificates in a file, PEM (one or more) or DER.
+    """The root certificates in a file, PEM (one or more) or DER (docs/format.md, *Files*): those
+    that can serve, which may be none.
 
-    TimestampError where it holds none; StorageError where it cannot be read.
+    TimestampError for a file of another form; StorageError where it cannot be read.
     """
-    from cryptography import x509
-
     data = read_file(path, LIMITS.roots_bytes, error=StorageError)
     try:
-        if data.lstrip().startswith(b"-----BEGIN"):
-            return tuple(x509.load_pem_x509_certificates(data))
-        return (x509.load_der_x509_certificate(data),)
-    except ValueError as error:
-        raise TimestampError(f"is no certificate: {error}", where=str(path)) from None
+        blocks = _read_pem(data) if data.lstrip().startswith(b"-----BEGIN") else [data]
+        found = [_load_root(der.read_der(block)) for block in blocks]
+    except EncodingError as error:
+        place = f"{error.where}: " if error.where else ""
+        reason = f"is no certificate: {place}{error.message}"
+        raise TimestampError(reason, where=str(path)) from None
+    return tuple(root for root in found if root is not None)
+
+
+def _read_pem(data: bytes) -> list[bytes]:
+    """What the blocks of certificates have, one at least; EncodingError.
+
+    By lines, and by our own reading: RFC 7468 has three grammars, and libraries others still.
+    """
+    found, block = list[bytes](), None
+    for number, line in enumerate(map(bytes.strip, data.split(b"\n")), 1):
+        if block is None:
+            block = list[bytes]() if line == _PEM_BEGIN else None
+        elif line != _PEM_END:
+            block.append(line)
+        else:
+            text = b"".join(block)
+            try:
+                content = base64.b64decode(text, validate=True)
+            except ValueError:
+                content = b""
+            if base64.b64encode(content) != text:
+                raise EncodingError("a block of PEM is no base64", where=f"line {number}")
+            found.append(content)
+            block = None
+    if block is not None or not found:
+        raise EncodingError("is PEM without a whole block of a certificate")
+    return found
+
+
+def _load_root(element: Element) -> x509.Certificate | None:
+    """A certificate that a path may lead to; None for what is DER, and none that is taken."""
+    from cryptography import x509
+
+    try:
+        read_certificate(element)
+        return x509.load_der_x509_certificate(element.raw)
+    except (EncodingError, ValueError, x509.InvalidVersion):
+        return None
+
+
+def _name_subject(root: x509.Certificate) -> str:
+    """A root's subject, for people; "" where its values are no text, as nobody has to see them."""
+    try:
+        return root.subject.rfc4514_string()
+    except ValueError:
+        return ""
 
 
 def identify_root(root: x509.Certificate) -> bytes:
@@ -141,7 +190,7 @@ def verify_token(
         reason = find_path(signer, found.certificates, trusted, info.time)
         if not reason:
             latest = _compute_latest(info, where)
-            return ProvenTime(latest, root.subject.rfc4514_string(), identify_root(root))
+            return ProvenTime(latest, _name_subject(root), identify_root(root))
     raise TimestampError(f"does not hold against the roots given: {reason}", where=where)
 
 

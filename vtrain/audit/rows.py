@@ -94,7 +94,7 @@ def check_rows(rows: int, above: int) -> None:
     """RunError for numbers that draw nothing."""
     if rows < 1:
         raise RunError("draws no row: draw one at least", where=f"rows {rows}")
-    if above < 0:
+    if above < 1:
         raise RunError("is no number of bytes", where=f"rows above {above}")
 
 

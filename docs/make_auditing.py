@@ -87,14 +87,14 @@ the solver may have had many claims stamped, or be the authority.
 randomness is that of the round, 32 bytes. Each of these is bad usage, and nothing of it convicts
 anybody:
 
-1. The files of the round, the chain and the authority are not as that section says, or the round
-   in the file is not the one that `--beacon` names.
+1. The files of the round, the chain and the authority are not as that section says (5, "Files"), or
+   the round in the file is not the one that `--beacon` names.
 2. The rule's chain is neither known nor the one of `--chain`, its key has not signed this round, or
    the round is later than all calendars. (`--chain` may be of a known chain, or of another than the
    rule's: held to its form by 1, it is used where the rule names it, and is not known anyway.)
-3. With a token: none of the root certificates is one of the rule's `authorities`, the token does
-   not hold for the digest of this claim (whatever its bytes are), or the round is not the one that
-   the rule gives.
+3. With a token: none of the root certificates serves and is one of the rule's `authorities`, the
+   token does not hold for the digest of this claim (whatever its bytes are), or the round is not
+   the one that the rule gives.
 
 The rule is the task's `beacon`, or where it has none the one that format.md gives, and no other;
 the claim is that of the run. So 2 and 3 are looked at after the structure, before
@@ -208,6 +208,8 @@ usage, and so is `--samples 0`):
 | `--trace-claim` | 32 bytes, or a file | the pin of what was signed of traces | none |
 | `--challenge` | 1 to 64 bytes | the randomness of the vectors | 32 bytes, drawn late |
 | `--derived` | yes or no | two vectors that follow from what was signed | no |
+| `--rows` | an integer from 1 | [rows](algebraic.md#rows) to draw; not with `--derived` | none |
+| `--rows-above` | an integer from 1 | bytes above which they are; with `--rows` alone | 2^26 |
 
 "Late" is after what was signed was read, and the pin is kept from before `--challenge` existed,
 which does not go together with `--derived`. Places in the folder of `--traces` are given as those

@@ -37,8 +37,10 @@ from tests.zoo import CLOSE, MODELS, make_model, make_shared, walk
 from tests.zoo import make_task as make_case_task
 from vtrain.attest.keys import PrivateKey
 from vtrain.errors import DataError, RunError, TaskError, UnsupportedError, VtrainWarning
+from vtrain.graph.evaluate import apply_node
 from vtrain.graph.from_torch.module import import_module
-from vtrain.graph.update import param_state
+from vtrain.graph.update import find_clip_reach, param_state
+from vtrain.ops.base import attr_int
 from vtrain.train import written
 from vtrain.train.deliver import evaluate, export_run
 from vtrain.train.layout import RunPaths
@@ -633,6 +635,80 @@ def test_what_people_are_told_is_said_once_in_words_of_this_call() -> None:
     assert Path(told.filename) == Path(__file__)
     with pytest.raises(TaskError, match=r"vtrain\.from_torch without exponents= writes it"):
         make_task(module, torch.zeros(1, 5), data, loss, optimizer, exponents={})
+
+
+def make_regression(scale: float, clip_norm: float | None = 1.0, **more: Any) -> CompiledTask:
+    torch.manual_seed(0)
+    module = nn.Linear(12, 3)
+    x, y = torch.randn(32, 12), torch.randn(32, 3) * scale
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    return make_task(
+        *(module, x[:2], (x, y), nn.MSELoss(), optimizer), clip_norm=clip_norm, batch=32, **more
+    )
+
+
+def measure_clipped(task: CompiledTask) -> tuple[float, float]:
+    """Norms of the gradients of the first step before and after they are clipped, as multiples of
+    what they are clipped to."""
+    values: list[np.ndarray[Any, Any]] = []
+    names: dict[str, int] = {}
+    for node in task.graph.nodes:
+        inputs = [values[ref.node] for ref in node.inputs]
+        names[node.name] = len(values)
+        values.append(apply_node(node, inputs, task.initial_state, task.samples))
+    limit = next(node for node in task.graph.nodes if node.op == "clip_factor").attrs["limit"]
+    assert isinstance(limit, int)
+    before, after = 0.0, 0.0
+    for node in task.graph.nodes:
+        if node.op == "capped_square":
+            unit = 2.0 ** -attr_int(node.attrs, "shift") / limit
+            clipped = values[names[node.name.removesuffix("/squares") + "/clipped"]]
+            gradient = values[node.inputs[0].node]
+            before += float(((gradient.astype(np.float64) * unit) ** 2).sum())
+            after += float(((clipped.astype(np.float64) * unit) ** 2).sum())
+    return math.sqrt(before), math.sqrt(after)
+
+
+def test_how_far_gradients_are_clipped_is_said_and_so() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", VtrainWarning)
+        plain = make_regression(1, clip_norm=None)
+        near = make_regression(100)
+    assert not any("clip_norm" in note for note in plain.notes)
+    reach = find_clip_reach(near.graph)
+    assert reach is not None
+    assert reach.parameters == 39
+    assert 2**9.5 <= reach.whole <= 2**10.5
+    (note,) = [note for note in near.notes if "clip_norm" in note]
+    assert f"up to {reach.whole:,.4g} times clip_norm" in note
+    assert "within 1 % where gradients are at most 328 times" in note
+    before, after = measure_clipped(near)
+    assert 1 < before < reach.precise
+    assert 0.99 <= after <= 1.001
+    with pytest.warns(VtrainWarning, match=r"was ([\d,.e+]+) times clip_norm, and beyond") as told:
+        far = make_regression(100, clip_norm=0.001)
+    reach = find_clip_reach(far.graph)
+    assert reach is not None
+    assert f"beyond {reach.whole:,.4g} times it squares are held" in str(told[0].message)
+    before, after = measure_clipped(far)
+    assert before > reach.whole
+    assert 5 < after <= before / reach.whole
+
+
+def test_targets_that_torch_would_broadcast_are_noted() -> None:
+    module = nn.Linear(5, 1)
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+
+    def note(y: torch.Tensor, loss: Any) -> list[str]:
+        task = make_task(module, make_rows()[:2], (make_rows(), y), loss, optimizer)
+        return [note for note in task.notes if "element by element" in note]
+
+    y = make_rows()[:, 0]
+    (told,) = note(y, nn.MSELoss())
+    assert "targets are [batch] and the output is [batch, 1]" in told
+    assert "broadcasts both to [4, 4]" in told
+    assert note(y[:, None], nn.MSELoss()) == []
+    assert note(y, "mse") == []
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,65 @@ def test_whole_numbers_stay_and_a_named_column_is_taken() -> None:
     assert load(columns, None, named).samples.spec == loaded.samples.spec
 
 
+NUMBERS = Wanted((3,), takes_ids=False, has_classes=False, ignored=None)
+
+
+def make_normal(samples: int = 64, columns: int = 12) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(5).normal(size=(samples, columns)).astype(np.float32)
+
+
+def test_one_value_that_leaves_the_others_no_bits_is_refused_by_its_place() -> None:
+    x, y = make_normal(), make_normal(64, 1)
+    x[63, 5] = 1e7
+    reasons = find_reasons(partial(load, (x, y), None, NUMBERS))
+    assert "data: inputs: have 767 non-zero values of 768 that would become 0" in reasons
+    assert "1e+07 in sample 63, column 5 of data" in reasons
+    assert "Instead: scale each column, or clip it" in reasons
+    y[9] = -1e9
+    both = find_reasons(partial(load, (x, y), None, NUMBERS))
+    assert "targets: have 63 non-zero values of 64" in both
+    assert "-1e+09 in sample 9, column 0" in both
+    # What is measured on is held to the scale of data.
+    tiny = (make_normal() * 1e-6, make_normal(64, 1))
+    of_test = find_reasons(partial(load, (make_normal(), make_normal(64, 1)), tiny, NUMBERS))
+    assert "test: inputs: have 768 non-zero values of 768" in of_test
+    images = np.zeros((4, 2, 3, 3), np.float32) + 1
+    images[2, 1, 0, 2] = 1e6
+    assert "sample 2, column [1, 0, 2]" in find_reasons(
+        partial(load, (images, LABELS), None, PLAIN)
+    )
+
+
+def test_few_bits_are_noted_by_their_column() -> None:
+    y = make_normal(64, 1)
+    x = make_normal()
+    x[:, 5] *= 1000
+    x[:, 7] *= 0.01
+    typical, note = load((x, y), None, NUMBERS).notes
+    assert "half of the non-zero values keep" in typical
+    assert "inputs of data: the largest values of the column 7 (no bits) keep few bits" in note
+    assert "column 5 of data sets the scale of all" in note
+    x = make_normal()
+    x[3, 2] = 1000
+    (note,) = load((x, y), None, NUMBERS).notes
+    assert note.startswith("inputs of data: half of the non-zero values keep 5 bits: 1000 in")
+    # A scale of its own is no matter, as long as all have it; nor are zeros.
+    x = make_normal() * 1e-5
+    x[:, 3] = 0
+    assert load((x, y), None, NUMBERS).notes == ()
+
+
+def test_ordinary_data_are_not_noted() -> None:
+    rng = np.random.default_rng(2)
+    image = rng.integers(0, 256, (16, 1, 6, 6))
+    image[:, :, 0, 0] = 1
+    uniform = rng.random((64, 12), np.float32)
+    one_hot = np.eye(64, dtype=np.float32)
+    for x in (make_normal(), uniform, image / 255, image, one_hot, image * 10**6):
+        for y in (make_normal(len(x), 1), np.arange(len(x)) / len(x)):
+            assert load((x, y), (x[:4], y[:4]), NUMBERS).notes == ()
+
+
 def test_labels_that_are_the_ids_are_moved_by_one_place() -> None:
     ids = np.array([[1, 2, 3], [4, 5, 6]])
     given = load({"input_ids": ids, "labels": ids}, None, LANGUAGE)

@@ -170,6 +170,7 @@ def _to_dict(task: CompiledTask) -> dict[str, Any]:
         "commitments": list(task.spec.commitments),
         "proof": _proof(task),
         "beacon": _beacon(task),
+        "notes": list(task.notes),
         "nodes": _nodes(task),
     }
 
@@ -207,3 +208,7 @@ def _print(task: CompiledTask) -> None:
         echo()
         echo("Audits draw by a beacon")
         print_pairs({**beacon, "authorities": roots})
+    if task.notes:
+        echo()
+        for note in task.notes:
+            echo(f"note: {note}")

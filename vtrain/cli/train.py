@@ -127,6 +127,8 @@ def command(
 
     with naming_lint(task):
         compiled = compile_task(load_task(task, srs=srs), CommitKey)
+    for note in compiled.notes:
+        echo(f"note: {note}", err=True)
     signer = load_or_make_key(key)
     callbacks = _make_callbacks(tensorboard, wandb, out)
     with _noting_where(out) as progress:

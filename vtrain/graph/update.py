@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from vtrain.errors import GraphError
 from vtrain.graph.builder import GraphBuilder
+from vtrain.ops.base import attr_int
 from vtrain.ops.optimizer import FACTOR_EXPONENT, SQUARE_LIFT
 from vtrain.ops.source import SQUARES
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT
-from vtrain.wire.graph import Ref
+from vtrain.wire.graph import Ref, StepGraph
 
 MEAN_LIFT = 15
 """Fraction bits of a mean beyond those of its int16 gradients: as many as int32 holds."""
@@ -141,6 +142,32 @@ class Clip:
             name: b.emit("scale_by", f"{name}/clipped", (ref, factor), shift=FACTOR_EXPONENT)
             for name, ref in gradients.items()
         }
+
+
+@dataclass(frozen=True)
+class ClipReach:
+    """How far the clipping of a graph goes, as multiples of the norm that it clips to.
+
+    The square of an element that is above ``whole`` times that norm is held, so that gradients of R
+    times the norm may be left as long as R / ``whole`` times it.  The factor is rounded down, by
+    less than 1 % while gradients are at most ``precise`` times the norm.
+    """
+
+    whole: float
+    precise: float
+    parameters: int
+
+
+def find_clip_reach(graph: StepGraph) -> ClipReach | None:
+    """How far the gradients of a graph are clipped as they should be; None where they are not."""
+    factors = [node for node in graph.nodes if node.op == "clip_factor"]
+    squares = [node for node in graph.nodes if node.op == "capped_square"]
+    if not factors or not squares:
+        return None
+    limit = attr_int(factors[0].attrs, "limit")
+    bits = min(attr_int(node.attrs, "bits") for node in squares)
+    count = sum(graph.type_of(node.inputs[0]).size for node in squares)
+    return ClipReach(2.0 ** (bits / 2) / limit, (1 << FACTOR_EXPONENT) / 100, count)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import (
     OPERAND_BITS,
     Calibration,
+    Evaluator,
     NodeEvaluator,
     OpenEvaluator,
     calibrate,
@@ -52,7 +53,7 @@ from vtrain.graph.step import (
     find_ignored,
     keeps_order,
 )
-from vtrain.graph.update import floor_log2, round_half_up
+from vtrain.graph.update import find_clip_reach, floor_log2, round_half_up
 from vtrain.limits import LIMITS
 from vtrain.ops.base import attr_int
 from vtrain.printable import make_html_table
@@ -83,7 +84,7 @@ from vtrain.train.optimizers import (
     parse_optimizer,
 )
 from vtrain.train.table import Table, parse_number
-from vtrain.wire.graph import Ref, StepGraph
+from vtrain.wire.graph import Node, Ref, StepGraph
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
     CIRCUITS,
@@ -882,7 +883,13 @@ def profile_task(
     shapes = GraphBuilder(_AnyExponents())
     emit_step(shapes, parts.plan, parts.model)
     _check_numbers(file, shapes.graph(), parts.samples)
-    return calibrate(
+    watches: list[_ClipWatch] = []
+
+    def open_watched(state: Mapping[str, npt.NDArray[Any]], samples: Samples) -> Evaluator:
+        watches.append(_ClipWatch(open_evaluator(state, samples)))
+        return watches[-1]
+
+    calibration = calibrate(
         lambda builder: emit_step(builder, parts.plan, parts.model),
         _compute_initial_state(parts),
         parts.samples,
@@ -890,8 +897,21 @@ def profile_task(
         margin=file.margin,
         gradient_margin=file.gradient_margin,
         progress=progress,
-        open_evaluator=open_evaluator,
+        open_evaluator=open_evaluator if parts.plan.clip is None else open_watched,
     )
+    for watch in watches:
+        _warn_of_clip(watch)
+    return calibration
+
+
+def _warn_of_clip(watch: _ClipWatch) -> None:
+    if watch.most > 0:
+        warn(
+            f"clip_norm: in calibration an element of a gradient was {watch.most:,.4g} times "
+            f"clip_norm, and beyond {watch.whole:,.4g} times it squares are held: gradients are "
+            "left longer than clip_norm (docs/tasks.md)",
+            "give a larger clip_norm, or data and targets of a smaller scale",
+        )
 
 
 def write_exponents(path: Path, exponents: Mapping[str, int]) -> None:
@@ -957,7 +977,60 @@ def compile_task(
     )
     if spec.kzg is not None and key is not None:
         spec = replace(spec, proof=_commit_initial(spec.kzg, spec, graph, state, key))
-    return CompiledTask(spec, graph, parts.samples, state, parts.model_bytes, file.name, key, file)
+    return CompiledTask(
+        *(spec, graph, parts.samples, state, parts.model_bytes, file.name, key, file),
+        notes=_note_clip(graph),
+    )
+
+
+def _note_clip(graph: StepGraph) -> tuple[str, ...]:
+    reach = find_clip_reach(graph)
+    if reach is None:
+        return ()
+    return (
+        f"clip_norm: with {reach.parameters:,} parameters trained, gradients are clipped to it up "
+        f"to {reach.whole:,.4g} times clip_norm; beyond, squares of single elements are held, and "
+        f"gradients of R times clip_norm may be left R / {reach.whole:,.4g} times as long as it. "
+        "The factor, and so the clipped gradient, is within 1 % where gradients are at most "
+        f"{reach.precise:,.0f} times clip_norm (docs/tasks.md)",
+    )
+
+
+class _ClipWatch:
+    """An evaluator that looks at what is clipped: ``most`` is the largest element of a gradient
+    whose square was held, as a multiple of the norm that gradients are clipped to, and ``whole``
+    that up to which none is."""
+
+    def __init__(self, inner: Evaluator) -> None:
+        self.most = self.whole = 0.0
+        self._inner = inner
+        self._count = 0
+        self._held: list[tuple[float, float]] = []
+
+    def evaluate(self, node: Node) -> None:
+        self._inner.evaluate(node)
+        if node.op == "capped_square":
+            cap = 1 << attr_int(node.attrs, "bits")
+            if self._inner.largest(self._count) == cap:
+                size = self._inner.largest(node.inputs[0].node)
+                aligned = math.ldexp(size, -attr_int(node.attrs, "shift"))
+                self._held.append((aligned, math.sqrt(cap)))
+        elif node.op == "clip_factor":
+            limit = attr_int(node.attrs, "limit")
+            for element, root in self._held:
+                self.most = max(self.most, element / limit)
+                self.whole = root / limit
+        self._count += 1
+
+    def largest(self, value: int) -> int:
+        return self._inner.largest(value)
+
+    def advance(self, next_states: Mapping[str, Ref]) -> None:
+        self._inner.advance(next_states)
+        self._count, self._held = 0, []
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def _open_key(table: ProofTable, open_key: OpenKey | None) -> Committer:

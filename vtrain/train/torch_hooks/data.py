@@ -28,6 +28,11 @@ _INPUTS: Final = ("input_ids", "pixel_values", "x", "input", "image", "inputs", 
 _TARGETS: Final = ("labels", "label", "y", "target", "targets")
 """Names of columns, by which those of a dataset are chosen."""
 _MOST_EXPONENT: Final = 64
+_LEAST_MEDIAN_BITS: Final = 6
+_LEAST_COLUMN_BITS: Final = 4
+"""Below which a note says how many a typical value, or the largest of a column, keeps."""
+_MOST_COLUMNS: Final = 4096
+_MOST_LISTED: Final = 3
 _FEWER: Final = "fewer samples, or a folder of files and a task file: docs/tasks.md"
 
 
@@ -96,6 +101,11 @@ def load(
         _choose_form(values, is_whole=is_whole)
         for values, is_whole in zip((pair.x, pair.y), wholes, strict=True)
     ]
+    for given, where in ((pair, "data"), (held, "test")):
+        if given is not None:
+            problems += _check_scale(given, pair, forms, where, notes)
+    if problems:
+        raise UnsupportedError(problems, where="from_torch")
     if wanted.has_classes and pair.y.dtype.kind == "f":
         notes.append("the targets of data are floats, all of them whole: they are taken as labels")
     samples = _build(pair, forms, "data", notes)
@@ -472,6 +482,82 @@ def _check_values(pair: Pair, where: str, wanted: Wanted) -> list[Problem]:
             reason = f"are floats, and {noun} are whole numbers"
             problems.append(Problem(where, what, reason, "integers"))
     return problems
+
+
+def _check_scale(
+    given: Pair, pair: Pair, forms: Sequence[_Form], where: str, notes: list[str]
+) -> list[Problem]:
+    """What becomes of elements beside the largest of ``pair``, which chose their forms: a Problem
+    where most would be 0, a note where a typical one, or a whole column, keeps few bits."""
+    problems = []
+    for values, first, form, what in (
+        (given.x, pair.x, forms[0], "inputs"),
+        (given.y, pair.y, forms[1], "targets"),
+    ):
+        if form.dtype != "i16" or not (form.exponent or first.dtype.kind == "f"):
+            continue  # whole numbers, as they are
+        sizes = np.abs(values.astype(np.float64))
+        sizes *= math.ldexp(1.0, form.exponent)
+        present = sizes[sizes > 0]
+        lost = int(np.count_nonzero(present < 0.5))
+        if 2 * lost > present.size:
+            fix = f"scale each column, or clip it: np.clip({what}, -5 * std, 5 * std)"
+            reason = (
+                f"have {lost:,} non-zero values of {present.size:,} that would become 0: their 16 "
+                f"bits are at one scale, which {_name_largest(first)} of data sets"
+            )
+            problems.append(Problem(where, what, reason, fix))
+        elif present.size:
+            _note_bits(sizes, float(np.median(present)), first, f"{what} of {where}", notes)
+    return problems
+
+
+def _name_largest(values: Array) -> str:
+    at = np.unravel_index(int(np.abs(values.astype(np.float64)).argmax()), values.shape)
+    column = _name_column(tuple(int(index) for index in at[1:]))
+    return f"{float(values[at]):.6g} in sample {int(at[0])}{column and f', column {column}'}"
+
+
+def _name_column(index: tuple[int, ...]) -> str:
+    return str(index[0]) if len(index) == 1 else str(list(index)) if index else ""
+
+
+def _note_bits(sizes: Array, median: float, first: Array, what: str, notes: list[str]) -> None:
+    """``sizes`` and their ``median`` are in units of the last bit."""
+    cause = f"{_name_largest(first)} of data sets the scale of all"
+    if _count_bits(median) < _LEAST_MEDIAN_BITS:
+        notes.append(f"{what}: half of the non-zero values keep {_show_bits(median)}: {cause}")
+    shape = sizes.shape[1:]
+    while math.prod(shape) > _MOST_COLUMNS:
+        shape = shape[1:]
+    columns = sizes.reshape(-1, math.prod(shape)).max(axis=0)
+    few = [
+        int(number)
+        for number in np.flatnonzero(columns > 0)
+        if _count_bits(float(columns[number])) < _LEAST_COLUMN_BITS
+    ]
+    listed = [
+        f"{_name_column(tuple(int(i) for i in np.unravel_index(number, shape)))} "
+        f"({_show_bits(float(columns[number]))})"
+        for number in few[:_MOST_LISTED]
+    ]
+    if shape and few:
+        more = f" and {len(few) - len(listed):,} more" if len(few) > len(listed) else ""
+        noun = "the column" if len(few) == 1 else "the columns"
+        notes.append(
+            f"{what}: the largest values of {noun} {', '.join(listed)}{more} keep few bits: "
+            f"{cause}; scale each column"
+        )
+
+
+def _count_bits(size: float) -> int:
+    """Of the whole number that a magnitude, in units of the last bit, is rounded to."""
+    return math.floor(size + 0.5).bit_length()
+
+
+def _show_bits(size: float) -> str:
+    bits = _count_bits(size)
+    return "no bits" if bits == 0 else "1 bit" if bits == 1 else f"{bits} bits"
 
 
 def _convert(values: Array, form: _Form) -> tuple[Array, int]:

@@ -6,6 +6,7 @@ that of the file that :meth:`vtrain.train.task.CompiledTask.write` writes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -151,12 +152,18 @@ def from_torch(
         exponents=exponents,
     )
     held = Held(imported.data, loaded.samples, loaded.test)
-    notes = (*imported.notes, *loaded.notes, *_note_loss(imported, found_loss, loaded, found))
+    notes = (
+        *imported.notes,
+        *loaded.notes,
+        *_note_loss(imported, found_loss, loaded, found),
+        *_note_targets(imported, found_loss, loaded, size),
+    )
     try:
         file = parse_task(text, Path(TASK_NAME), held=held)
         if exponents is None:
             file = _calibrate(file, progress)
-        task = replace(compile_task(file), notes=notes)
+        task = compile_task(file)
+        task = replace(task, notes=(*notes, *task.notes))
         if loaded.test is not None:
             check_fit(task.graph, loaded.test, "test")
         return task
@@ -357,6 +364,26 @@ def _note_loss(imported: Imported, loss: Loss, loaded: Loaded, optimizer: Optimi
             "counts for more than torch's in the first steps"
         )
     return notes
+
+
+def _note_targets(imported: Imported, loss: Loss, loaded: Loaded, batch: int) -> list[str]:
+    """Targets that torch's loss would not compare with the output one by one."""
+    found, wanted = loaded.samples.spec.y_shape, imported.output_shape
+    if loss.kind != "mse" or loss.reduction is None or found == wanted:
+        return []
+    try:
+        both = np.broadcast_shapes((batch, *found), (batch, *wanted))
+    except ValueError:
+        does = "refuses them"
+    else:
+        if math.prod(both) == batch * math.prod(wanted):
+            return []  # the same pairs
+        does = f"broadcasts both to {list(both)} and compares all pairs (its UserWarning)"
+    return [
+        f"targets are {_show_shape(found)} and the output is {_show_shape(wanted)}: they are taken "
+        f"element by element, where torch's MSELoss {does}; targets of the output's shape are the "
+        "same to both"
+    ]
 
 
 def _calibrate(file: TaskFile, progress: Progress) -> TaskFile:

@@ -27,7 +27,7 @@ from tests.modules import (
 )
 from vtrain.errors import Problem, UnsupportedError
 from vtrain.graph import model
-from vtrain.graph.from_torch import translate
+from vtrain.graph.from_torch import hold, translate
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Activation, Dropout, Linear
 from vtrain.graph.onnx_import import import_onnx
@@ -583,6 +583,60 @@ def test_hooks_on_gradients_are_named_and_those_of_the_forward_pass_are_taken() 
     module = nn.Sequential(first, nn.Linear(4, 4))
     x = torch.linspace(-1, 1, 8).view(2, 4)
     assert_same_values(import_module(module, x), module, x)
+
+
+def test_parts_without_sizes_and_sparse_gradients_are_named() -> None:
+    (problem,) = find_problems(nn.Sequential(nn.LazyLinear(3)), torch.zeros(2, 4))
+    assert (problem.path, problem.what) == ("0", "LazyLinear")
+    assert problem.instead == "call the module on an example once"
+    module = nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Linear(4, 3))
+    (problem,) = find_problems(module, torch.zeros(2, 5, dtype=torch.int64))
+    assert (problem.path, problem.instead) == ("0", "sparse=False")
+
+
+def test_gradients_that_torch_cannot_compare_are_noted() -> None:
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(7, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.embedding(x, self.table.weight, sparse=True)
+
+    found = import_module(Sparse(), torch.zeros(2, 5, dtype=torch.int64))
+    assert "not held against the module's own: NotImplementedError" in "".join(found.notes)
+
+
+def test_half_precision_in_a_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a fault of the import."""
+
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.fc(x).float()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(hold, "CLOSE", -1e9)  # Any distance is too far.
+    (problem,) = find_problems(Half(), torch.ones(2, 4))
+    assert problem.instead.startswith("fc computes in bfloat16")
+    assert "leave out torch.autocast" in problem.instead
+
+
+def test_a_weight_before_the_root_of_a_norm_has_a_remedy() -> None:
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.w = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.fc(x)
+            return self.w * x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+    (problem,) = find_problems(Early(), torch.ones(2, 4))
+    assert problem.instead == "w * (x * torch.rsqrt(...)), or nn.RMSNorm"
 
 
 def test_parameters_that_the_forward_pass_changes_are_named_and_stay() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,10 @@ import torch
 from torch import nn, optim
 from torch.nn import functional
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from vtrain.errors import TaskError, UnsupportedError
@@ -54,6 +58,27 @@ def add_hook(module: nn.Module) -> optim.Optimizer:
     return optimizer
 
 
+def replace_step(module: nn.Module, *, before: bool = False, after: bool = False) -> Any:
+    """A step of the user's under or over the wrapper of a scheduler, which marks it as its own."""
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+
+    def replace() -> None:
+        own = optimizer.step.__func__ if before else optimizer.step
+
+        @functools.wraps(own)
+        def step(*arguments: Any) -> Any:
+            return own(*arguments)
+
+        optimizer.step = step.__get__(optimizer) if before else step  # type: ignore[method-assign]
+
+    if before:
+        replace()
+    lr_scheduler.StepLR(optimizer, 1)
+    if after:
+        replace()
+    return optimizer
+
+
 REFUSED_OPTIMIZERS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "none": (lambda m: None, "is no instance of torch.optim.Optimizer"),
     "a class": (lambda m: optim.AdamW, "AdamW: is no instance"),
@@ -66,6 +91,8 @@ REFUSED_OPTIMIZERS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
         "adds its weight decay",
     ),
     "hooked": (add_hook, "has hooks"),
+    "a step over a scheduler's": (lambda m: replace_step(m, after=True), "has a step that is not"),
+    "a step under it": (lambda m: replace_step(m, before=True), "has a step that is not"),
     "used": (step_once, "has state"),
     "dampening": (
         lambda m: optim.SGD(m.parameters(), lr=0.1, momentum=0.9, dampening=0.5),
@@ -91,6 +118,28 @@ def test_optimizers_that_no_task_has_are_refused(case: str) -> None:
     make, reason = REFUSED_OPTIMIZERS[case]
     module = make_module()
     assert reason in find_reasons(lambda: read_optimizer(module, make(module), None, 10))
+
+
+def test_hooks_of_all_optimizers_are_refused() -> None:
+    module = make_module()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook):
+        handle = register(lambda optimizer, args, kwargs: None)
+        try:
+            reasons = find_reasons(lambda: read_optimizer(module, optimizer, None, 10))
+        finally:
+            handle.remove()
+        assert "hooks of all optimizers" in reasons
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW, optim.Adam])
+def test_what_schedulers_put_around_a_step_is_taken(kind: Any) -> None:
+    module = make_module()
+    optimizer = kind(module.parameters(), lr=0.1)
+    parts = [lr_scheduler.StepLR(optimizer, 1), lr_scheduler.ConstantLR(optimizer)]
+    assert "step" in vars(optimizer)
+    chained = lr_scheduler.ChainedScheduler(parts)
+    assert read_optimizer(module, optimizer, chained, 4).trained
 
 
 def test_what_an_optimizer_says_of_parameters() -> None:
@@ -179,7 +228,7 @@ def test_schedulers_that_need_more_than_steps_are_refused() -> None:
         (lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step), "rates below 0"),
     ]
     for scheduler, reason in cases:
-        call = partial(read_optimizer, module, optimizer, scheduler, 9)
+        call = functools.partial(read_optimizer, module, optimizer, scheduler, 9)
         assert reason in find_reasons(call)
 
 
@@ -218,7 +267,11 @@ def test_losses_and_what_their_gradients_are_of_the_tasks() -> None:
     cases: list[tuple[Any, Loss, Fraction]] = [
         ("mse", Loss("mse"), Fraction(1)),
         (nn.MSELoss(), Loss("mse", None, "mean"), Fraction(2, 6)),
-        (partial(functional.mse_loss, reduction="sum"), Loss("mse", None, "sum"), Fraction(10)),
+        (
+            functools.partial(functional.mse_loss, reduction="sum"),
+            Loss("mse", None, "sum"),
+            Fraction(10),
+        ),
         (functional.cross_entropy, Loss("cross_entropy", -100, "mean"), Fraction(6, 4)),
         (
             nn.CrossEntropyLoss(ignore_index=7, reduction="sum"),
@@ -232,14 +285,14 @@ def test_losses_and_what_their_gradients_are_of_the_tasks() -> None:
     for refused, reason in (
         (nn.L1Loss(), "Instead: nn.MSELoss()"),
         (nn.CrossEntropyLoss(reduction="none"), "no number to train by"),
-        (partial(functional.cross_entropy, label_smoothing=0.1), "label_smoothing"),
-        (partial(functional.mse_loss, weight=torch.ones(3)), "mse_loss, weight"),
-        (partial(functional.mse_loss, torch.ones(3)), "is no loss that can be had"),
+        (functools.partial(functional.cross_entropy, label_smoothing=0.1), "label_smoothing"),
+        (functools.partial(functional.mse_loss, weight=torch.ones(3)), "mse_loss, weight"),
+        (functools.partial(functional.mse_loss, torch.ones(3)), "is no loss that can be had"),
         (Tempered(), "is no loss that can be had"),
         (hooked, "has hooks"),
         (lambda logits, y: logits.sum(), "is no loss that can be had"),
     ):
-        assert reason in find_reasons(partial(read_loss, refused))
+        assert reason in find_reasons(functools.partial(read_loss, refused))
 
 
 # --- data
@@ -432,4 +485,4 @@ def test_validation_is_a_share_of_tokens() -> None:
         (np.arange(20), None, 1.5),
     ):
         wanted = LANGUAGE if isinstance(data, np.ndarray) else PLAIN
-        assert "validation" in find_reasons(partial(load, data, test, wanted, share))
+        assert "validation" in find_reasons(functools.partial(load, data, test, wanted, share))

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from vtrain.errors import Problem, UnsupportedError
@@ -25,6 +26,7 @@ from vtrain.graph.from_torch.plain import with_plain_attention
 
 _EXAMPLES: Final = 2
 """Samples in the example that is traced: torch takes a batch of one for a constant."""
+_UNINITIALISED: Final = "has no parameters yet: it takes its sizes from its first input"
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
         changed += _check_mutations(module, program)
         chosen = _choose_output(program, output, problems)
         if chosen is not None and not changed:
-            changed += compare(module, program, (args, kwargs), chosen)
+            changed += compare(module, program, (args, kwargs), chosen, notes)
             changed += _check_constants(module, program)
     names = _name_tensors(module)
     signature = program.graph_signature
@@ -174,7 +176,21 @@ def _check_wrapper(module: nn.Module) -> list[Problem]:
 
 def _check_module(module: nn.Module) -> list[Problem]:
     """What is known to stand in the way before anything is run."""
+    lazy = [
+        Problem(path, type(part).__name__, _UNINITIALISED, "call the module on an example once")
+        for path, part in module.named_modules()
+        if any(
+            is_lazy(tensor)
+            for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
+        )
+    ]
+    if lazy:
+        return lazy
     problems = []
+    for path, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            reason = "has sparse gradients, and a step has those of the whole table"
+            problems.append(Problem(path, type(part).__name__, reason, "sparse=False"))
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
             reason = "is on the device meta, without values"

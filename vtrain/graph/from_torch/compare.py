@@ -53,10 +53,31 @@ def compare(
     program: ExportedProgram,
     example: tuple[tuple[Any, ...], dict[str, Any]],
     output: str,
+    notes: list[str],
 ) -> list[Problem]:
     """A problem where ``program`` gives another ``output`` for the ``example``'s arguments, with
-    noise in place of its floats, or other gradients of it, than ``module`` does."""
-    args, kwargs = pytree.tree_map(_add_noise, example)
+    noise in place of its floats, or other gradients of it, than ``module`` does.
+
+    What torch cannot compute is not compared, and a note says so.
+    """
+    try:
+        return _compare(module, program, example, output)
+    except Exception as error:  # noqa: BLE001 - a module is anybody's code
+        text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        notes.append(
+            "gradients were not held against the module's own: "
+            f"{type(error).__name__}: {text.partition('. ')[0]}"
+        )
+        return []
+
+
+def _compare(
+    module: nn.Module,
+    program: ExportedProgram,
+    example: tuple[tuple[Any, ...], dict[str, Any]],
+    output: str,
+) -> list[Problem]:
+    args, kwargs = pytree.tree_map(lambda one: _add_noise(_take_three(one)), example)
     number = list(program.graph_signature.user_outputs).index(output)
     trained = {name for name, one in module.named_parameters() if one.requires_grad}
 
@@ -73,10 +94,6 @@ def compare(
         except _NoGradientError:
             reason = "has no gradient: nothing that it depends on is trained"
             return [Problem("", "the output", reason, "compute it outside of torch.no_grad()")]
-        except RuntimeError:
-            # Where torch itself has no gradient, as of what is overwritten after it was read, there
-            # is none to compare with; what the program computes still has one.
-            return []
         again = _differentiate(call, module, trained)
     largest = float(own.output.abs().max())
     if not _agree(own.output, again.output, largest):
@@ -196,6 +213,15 @@ class WithoutDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class _NoGradientError(Exception):
     """The output does not depend on what is trained."""
+
+
+def _take_three(item: Any) -> Any:
+    """Three samples where there are two, for which a mean, or half of the batch, may be special."""
+    return (
+        torch.cat((item, item[:1]))
+        if isinstance(item, torch.Tensor) and item.ndim and len(item) == 2
+        else item
+    )
 
 
 def _add_noise(item: Any) -> Any:

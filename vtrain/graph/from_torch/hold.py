@@ -39,6 +39,7 @@ _SIZES: Final = (1.0, 1.0, 4.0, 4.0)
 _FEW: Final = 2
 _LARGE: Final = 1 << 24
 """Parameters of a module that computes fewer samples."""
+_HALF: Final = (torch.float16, torch.bfloat16)
 _NO_SAMPLES: Final = Samples(
     DataSpec(b"", 1, "u8", (1,), 0, "u8", (1,), 0), np.zeros((1, 2), np.uint8)
 )
@@ -82,11 +83,29 @@ def hold(
         return []
     if apart <= allowed:
         return []
+    low = _find_low(captured)
+    if low:
+        instead = (
+            f"{low}, whose rounding a task does not have: leave out torch.autocast and casts to "
+            "half precision, or give module.float(). If that changes nothing, it is a fault of the "
+            "import: please report it with the module"
+        )
     reason = (
         f"the model that would be trained gives other values than the module: {apart:.2g} of the "
         f"largest apart, of samples of noise, where rounding explains {allowed:.2g}"
     )
     return [Problem("", what, reason, instead)]
+
+
+def _find_low(captured: Capture) -> str:
+    """What the module computes in half precision, by its first operator; "" if nothing."""
+    for node in captured.program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype in _HALF:
+            stack = list((node.meta.get("nn_module_stack") or {}).values())
+            place = f"{stack[-1][0] or 'the module itself'}" if stack else node.name
+            return f"{place} computes in {str(value.dtype).removeprefix('torch.')}"
+    return ""
 
 
 def _measure(found: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> float:

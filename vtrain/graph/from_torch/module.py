@@ -25,6 +25,7 @@ from vtrain.graph.onnx_import import find_problems, import_onnx
 
 _NODE: Final = re.compile(r"node (.*) \(\w+\)", re.DOTALL)
 _INSTEAD: Final = (
+    ("the root of its mean square", "w * (x * torch.rsqrt(...)), or nn.RMSNorm"),
     ("is part of the loss", "logits as the output: nn.CrossEntropyLoss has the logarithm"),
     ("at most two axes more", "a layer over one axis or two, of the same kind"),
     ("is only supported with exponent 2", "a product of the value with itself"),

@@ -102,7 +102,8 @@ def normalize(importer: Importer, node: Node, name: str, found: Spread, power: i
     x = importer.value(node, name)
     node.require(
         found.power == power and x == found.value,
-        f"only {found.value!r} itself can be divided by the root of its mean square",
+        f"only {found.value!r} itself can be divided by the root of its mean square: "
+        "a weight multiplies after that, as in w * (x * rsqrt(...))",
     )
     importer.emit(node, RMSNorm(node.outputs[0], x, None, found.epsilon), importer.shapes[x])
 

@@ -7,16 +7,20 @@ become steps, where they are, or else points with straight lines between.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from vtrain.errors import Problem, UnsupportedError
 from vtrain.train.schedule import MOST_POINTS
@@ -110,6 +114,14 @@ def read_optimizer(
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         reason = "has hooks, which change what a step does"
         problems.append(_refuse(kind, reason, "an optimizer without hooks"))
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        reason = "hooks of all optimizers are registered, which change what a step does"
+        instead = "remove() what torch.optim.optimizer.register_optimizer_step_*_hook gave"
+        problems.append(_refuse(kind, reason, instead))
+    if not _has_own_step(optimizer):
+        reason = "has a step that is not that of its class, which would not be called"
+        instead = "leave optimizer.step as torch.optim has it"
+        problems.append(_refuse(kind, reason, instead))
     if any(optimizer.state.values()):
         problems.append(
             _refuse(
@@ -146,6 +158,25 @@ def read_optimizer(
         trained=frozenset(name for _, named in live for name in named),
         decayed=frozenset(name for group, named in live if group["weight_decay"] for name in named),
     )
+
+
+def _has_own_step(optimizer: optim.Optimizer) -> bool:
+    """Whether ``step`` is that of torch, under nothing but torch's own wrappers, as those by which
+    schedulers count steps.  What the wrappers are called and marked with differs from version to
+    version, and is copied by ``functools.wraps``: their code tells."""
+    folder = Path(torch.__file__).parent
+    step: Any = optimizer.step
+    if getattr(step, "__self__", optimizer) is not optimizer:
+        return False
+    last = inspect.unwrap(type(optimizer).step)
+    while True:
+        step = getattr(step, "__func__", step)
+        code = getattr(step, "__code__", None)
+        if code is None or folder not in Path(code.co_filename).parents:
+            return False
+        if not hasattr(step, "__wrapped__"):
+            return step is last
+        step = step.__wrapped__
 
 
 def _refuse(kind: str, reason: str, instead: str) -> Problem:

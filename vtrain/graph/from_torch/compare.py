@@ -77,7 +77,7 @@ def _compare(
     example: tuple[tuple[Any, ...], dict[str, Any]],
     output: str,
 ) -> list[Problem]:
-    args, kwargs = pytree.tree_map(lambda one: _add_noise(_take_three(one)), example)
+    args, kwargs = pytree.tree_map(_add_noise, example)
     number = list(program.graph_signature.user_outputs).index(output)
     trained = {name for name, one in module.named_parameters() if one.requires_grad}
 
@@ -213,15 +213,6 @@ class WithoutDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class _NoGradientError(Exception):
     """The output does not depend on what is trained."""
-
-
-def _take_three(item: Any) -> Any:
-    """Three samples where there are two, for which a mean, or half of the batch, may be special."""
-    return (
-        torch.cat((item, item[:1]))
-        if isinstance(item, torch.Tensor) and item.ndim and len(item) == 2
-        else item
-    )
 
 
 def _add_noise(item: Any) -> Any:

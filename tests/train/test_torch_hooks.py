@@ -360,22 +360,24 @@ def make_normal(samples: int = 64, columns: int = 12) -> np.ndarray[Any, Any]:
 def test_one_value_that_leaves_the_others_no_bits_is_refused_by_its_place() -> None:
     x, y = make_normal(), make_normal(64, 1)
     x[63, 5] = 1e7
-    reasons = find_reasons(partial(load, (x, y), None, NUMBERS))
+    reasons = find_reasons(functools.partial(load, (x, y), None, NUMBERS))
     assert "data: inputs: have 767 non-zero values of 768 that would become 0" in reasons
     assert "1e+07 in sample 63, column 5 of data" in reasons
     assert "Instead: scale each column, or clip it" in reasons
     y[9] = -1e9
-    both = find_reasons(partial(load, (x, y), None, NUMBERS))
+    both = find_reasons(functools.partial(load, (x, y), None, NUMBERS))
     assert "targets: have 63 non-zero values of 64" in both
     assert "-1e+09 in sample 9, column 0" in both
     # What is measured on is held to the scale of data.
     tiny = (make_normal() * 1e-6, make_normal(64, 1))
-    of_test = find_reasons(partial(load, (make_normal(), make_normal(64, 1)), tiny, NUMBERS))
+    of_test = find_reasons(
+        functools.partial(load, (make_normal(), make_normal(64, 1)), tiny, NUMBERS)
+    )
     assert "test: inputs: have 768 non-zero values of 768" in of_test
     images = np.zeros((4, 2, 3, 3), np.float32) + 1
     images[2, 1, 0, 2] = 1e6
     assert "sample 2, column [1, 0, 2]" in find_reasons(
-        partial(load, (images, LABELS), None, PLAIN)
+        functools.partial(load, (images, LABELS), None, PLAIN)
     )
 
 

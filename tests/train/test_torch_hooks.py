@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -60,7 +61,7 @@ def add_hook(module: nn.Module) -> optim.Optimizer:
 
 def replace_step(module: nn.Module, *, before: bool = False, after: bool = False) -> Any:
     """A step of the user's under or over the wrapper of a scheduler, which marks it as its own."""
-    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    optimizer: Any = optim.SGD(module.parameters(), lr=0.1)
 
     def replace() -> None:
         own = optimizer.step.__func__ if before else optimizer.step
@@ -69,7 +70,7 @@ def replace_step(module: nn.Module, *, before: bool = False, after: bool = False
         def step(*arguments: Any) -> Any:
             return own(*arguments)
 
-        optimizer.step = step.__get__(optimizer) if before else step  # type: ignore[method-assign]
+        optimizer.step = types.MethodType(step, optimizer) if before else step
 
     if before:
         replace()

@@ -193,13 +193,12 @@ def test_a_node_whose_output_nobody_reads_is_counted() -> None:
         assert counts[node.name] == counts[node.name.removesuffix("/again")] > 0
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_random_graphs_follow_the_law(seed: int) -> None:
-    step = make_random_step(seed)
-    cpu, law = open_cpu(step, threads=1 + seed % 2), open_law(step)
+def assert_steps_follow_the_law(step: Step, threads: int, traced: int, steps: int) -> None:
+    """Steps, one of them with its trace, the state after each, and what was clamped."""
+    cpu, law = open_cpu(step, threads=threads), open_law(step)
     with np.errstate(over="ignore"):
-        for i in range(5):
-            if i == 3:
+        for i in range(steps):
+            if i == traced:
                 found, expected = cpu.trace(), law.trace()
                 assert name_difference(step.graph, found, expected) == ""
                 assert found == expected
@@ -209,19 +208,15 @@ def test_random_graphs_follow_the_law(seed: int) -> None:
     assert cpu.saturation() == law.saturation()
 
 
+@pytest.mark.parametrize("seed", range(120))
+def test_random_graphs_follow_the_law(seed: int) -> None:
+    assert_steps_follow_the_law(make_random_step(seed), 1 + seed % 2, traced=3, steps=5)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_batches_follow_the_law(seed: int) -> None:
     step, _ = make_random_batch(seed)
-    cpu, law = open_cpu(step, threads=1 + seed % 2), open_law(step)
-    for i in range(3):
-        if i == 1:
-            found, expected = cpu.trace(), law.trace()
-            assert name_difference(step.graph, found, expected) == ""
-            assert found == expected
-        else:
-            assert cpu.step() == law.step()
-        assert_same_state(cpu, law)
-    assert cpu.saturation() == law.saturation()
+    assert_steps_follow_the_law(step, 1 + seed % 2, traced=1, steps=3)
 
 
 def test_random_graphs_have_every_operator() -> None:

@@ -26,7 +26,6 @@ import numpy as np
 from vtrain import _core
 from vtrain.bench.figures import Figure, Unit
 from vtrain.bench.stages import EVERY, Setting, Subject, find_gradient, repeat, shorten
-from vtrain.commit.checkpoint import lay_out
 from vtrain.commit.log import decode_log, encode_frame
 from vtrain.errors import VtrainError
 from vtrain.limits import measure_memory
@@ -38,6 +37,9 @@ from vtrain.wire.graph import Node, StepGraph, encode_node
 from vtrain.wire.opening import CHUNK_LENGTH
 
 How = Literal["calibration", "model"]
+_TRACED: Final = 1 << 26
+"""Bytes of values up to which a whole interval is traced; of a longer one as many steps as have
+them, two at least."""
 _PROCESSES: Final = 3
 """That memory is the median of, where there are no other seeds."""
 
@@ -184,18 +186,34 @@ DISPUTE: Final = DisputeModel(answer=230, item=34, record=85, chunk=1257, bond=2
 
 @dataclass(frozen=True)
 class ProofModel:
-    """Of a proof by a key of so many GB, as ``vtrain.prove.backend.cost`` counts them: keys and
-    proof take so many times the seconds of this machine's curve (:func:`measure_curve`) for each GB
-    but the first ``spared``; the check that for each GB, and a fixed time; memory is ``memory``
-    times the bytes of the key but the first ``memory_spared`` GB."""
+    """Of a proof by a key of so many GB, as ``vtrain.prove.backend.cost`` counts them, on a machine
+    that takes so many seconds for its curve (:func:`measure_curve`).
 
-    spared: float
+    Keys and proof take ``keys`` and ``proof`` curves times a power of the GB; the check so many
+    curves for each GB, and a fixed time; memory is ``memory`` times the bytes of the key but the
+    first ``memory_spared`` GB.
+    """
+
     keys: float
+    keys_power: float
     proof: float
+    proof_power: float
     check: float
     check_fixed: float
     memory: float
     memory_spared: float
+
+    def estimate_keys(self, key: float, curve: float) -> float:
+        """Seconds to make a key of so many GB."""
+        return float(self.keys * key**self.keys_power * curve)
+
+    def estimate_proof(self, key: float, curve: float) -> float:
+        """Seconds to prove by it."""
+        return float(self.proof * key**self.proof_power * curve)
+
+    def estimate_check(self, key: float, curve: float) -> float:
+        """Seconds to check what is proven by it."""
+        return self.check_fixed + self.check * key * curve
 
     def estimate_memory(self, key: float) -> float:
         """Bytes for a key of so many GB."""
@@ -204,16 +222,17 @@ class ProofModel:
 
 POINTS_K: Final = 13
 PROOF: Final = ProofModel(
-    spared=0.02,
-    keys=896.0,
-    proof=833.0,
+    keys=1253.0,
+    keys_power=1.214,
+    proof=978.0,
+    proof_power=1.045,
     check=1.7,
     check_fixed=0.11,
     memory=2.25,
     memory_spared=0.03,
 )
-"""Fitted to three circuits of benchmarks/zk.py: a matmul tile and whole steps of 784-16-10 and
-784-32-10 with plain SGD."""
+"""Fitted to a tile of a product and to a whole step of 784-16-10 with cross-entropy and momentum;
+check and memory to whole steps of 784-16-10 and 784-32-10 with plain SGD, and to a matmul tile."""
 
 
 def measure_curve(threads: int = 0) -> float:
@@ -240,11 +259,10 @@ def estimate_proof(task: CompiledTask, threads: int = 0) -> Iterator[Estimated]:
     key = plan.cost.proving_key / 1e9
 
     model: How = "model"
-    work = max(key - PROOF.spared, 0) * curve
-    memory = PROOF.estimate_memory(key)
-    check = PROOF.check_fixed + PROOF.check * key * curve
-    yield Estimated("proof", f"keys for a {what}", "s", PROOF.keys * work, model)
-    yield Estimated("proof", f"proof of a {what}", "s", PROOF.proof * work, model)
+    keys, proof = PROOF.estimate_keys(key, curve), PROOF.estimate_proof(key, curve)
+    check, memory = PROOF.estimate_check(key, curve), PROOF.estimate_memory(key)
+    yield Estimated("proof", f"keys for a {what}", "s", keys, model)
+    yield Estimated("proof", f"proof of a {what}", "s", proof, model)
     yield Estimated("proof", f"check of a {what}", "s", check, model)
     yield Estimated("proof", "memory", "bytes", memory, model)
     if not plan.is_whole:
@@ -265,7 +283,7 @@ def _add_up(file: TaskFile, each: list[Figure], subject: Subject) -> Iterator[Es
     # What a run of two intervals took, and what it has more of.
     more, commits = steps - 2 * EVERY, steps // file.commit_every - 2
     checkpoints = math.ceil(steps / file.checkpoint_every) - 2
-    seconds = subject.running + more * (step + subject.logging)
+    seconds = subject.running + more * subject.advancing
     seconds += commits * root + checkpoints * written
     stored = _measure_files(file, subject)
     interval = min(file.commit_every, steps)
@@ -277,14 +295,20 @@ def _add_up(file: TaskFile, each: list[Figure], subject: Subject) -> Iterator[Es
     yield Estimated("replay", f"a segment of {segment:,} steps", "s", replay, calibration)
     text = f"an interval of {interval:,} steps"
     if ("algebraic", "check of a step", "s") in value:
-        traced = subject.traced
-        seconds = traced.opening + interval * (traced.writing - traced.opening)
+        one = traced = subject.traced
+        count = min(interval, max(2, _TRACED // one.stored))
+        if interval > 1:
+            traced = subject.trace(count)
+
+        def go_on(first: float, all_: float) -> float:
+            """That of the interval, if each step but the first takes as much as the next."""
+            return first + (interval - 1) * (all_ - first) / max(count - 1, 1)
+
+        seconds = go_on(one.writing, traced.writing)
         yield Estimated("algebraic", f"{text}, traced", "s", seconds, calibration)
-        seconds = interval * traced.checking
+        seconds = go_on(one.checking, traced.checking)
         yield Estimated("algebraic", f"{text}, checked", "s", seconds, calibration)
-        # The state after a step is the one before the next, and stored once.
-        state = sum(kind.byte_length for _, kind, _ in lay_out(subject.task.graph))
-        stored = interval * traced.stored - (interval - 1) * state
+        stored = round(go_on(one.stored, traced.stored))
         yield Estimated("algebraic", f"{text}, traced", "bytes", stored, calibration)
     if ("dispute", "challenger", "s") in value:
         if interval < EVERY:

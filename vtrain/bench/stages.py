@@ -65,8 +65,6 @@ EVERY: Final = 5
 SECONDS: Final = 1.0
 """For a figure that is measured several times, which is at least three times."""
 _LEAST: Final = 3
-_TRACED: Final = 2
-"""The step whose values are signed and checked."""
 _TOO_MUCH: Final = 1 << 24
 """What a false gradient is too great by: more than rounding takes away."""
 _CLOCKS: Final = make_clocks()
@@ -246,28 +244,46 @@ class Subject:
         return measure_step(session.step, setting.seconds, warm=1, least=setting.every)
 
     @cached_property
-    def logging(self) -> float:
-        """Seconds to put a step that was done into the log and the history."""
-        times: list[float] = []
+    def advancing(self) -> float:
+        """Seconds of a step that is put into the log and the history, as a run does it."""
+        session, times = self._session, list[float]()
+        session.load_state(self.task.initial_state)
         watch = Watch(self.task, engine=self._setting.engine)
-        with open_run(self._folder / "logged", self.task, keep_data=False) as run:
-            watch.begin(run.paths.root, run.paths.history, 0, len(self._records))
-            for record in self._records:
+        end = time.perf_counter() + self._setting.seconds
+        with open_run(self._folder / "advanced", self.task, keep_data=False) as run:
+            watch.begin(run.paths.root, run.paths.history, 0, self.task.spec.steps)
 
-                def put(record: StepRecord = record) -> None:
-                    run.append(record)
-                    watch.step(record, 1.0, None, self._session)
+            def advance() -> None:
+                record = session.step()
+                run.append(record)
+                watch.step(record, 1.0, None, session)
 
-                times.append(time_once(put))
+            # The steps that commit are fewer than half: the median is of one that does not.
+            while len(times) < self.task.spec.steps and (
+                len(times) < 2 * self._setting.every or time.perf_counter() < end
+            ):
+                times.append(time_once(advance))
             watch.end()
         return statistics.median(times)
 
     @cached_property
     def traced(self) -> Traced:
         """A step traced and checked."""
-        setting, (run, folder) = self._setting, self._traced_in
+        return self._measure_trace(1, *self._traced_in)
+
+    def trace(self, every: int) -> Traced:
+        """An interval of so many steps traced and checked; its files are removed."""
+        folder = self._folder / "interval"
+        try:
+            return self._measure_trace(every, folder / "traced", folder / "traces")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _measure_trace(self, every: int, run: Path, folder: Path) -> Traced:
+        setting = self._setting
         return measure_trace(
-            self._compile(1),
+            self._compile(every),
+            2 * every,
             run,
             folder,
             key=self._key,
@@ -439,11 +455,10 @@ def make_checker(
 
 @dataclass(frozen=True)
 class Traced:
-    """A step traced and checked: median seconds to open its run and write its values, and for the
-    former alone, bytes of the values, median seconds to check them, bytes read for that."""
+    """An interval traced and checked: median seconds to write its values, their bytes, median
+    seconds to check them, bytes read for that."""
 
     writing: float
-    opening: float
     stored: int
     checking: float
     read: int
@@ -451,6 +466,7 @@ class Traced:
 
 def measure_trace(
     task: CompiledTask,
+    last: int,
     run: Path,
     folder: Path,
     *,
@@ -459,24 +475,18 @@ def measure_trace(
     threads: int,
     seconds: float,
 ) -> Traced:
-    """Train ``task``, which has a state root every step, for a few steps into the new ``run``;
-    trace one of them into the new ``folder``, and check it, for about so many seconds each."""
-    train(task, run, key=key, engine=engine, steps=_TRACED, threads=threads)
+    """Train ``task`` up to the step ``last`` into the new ``run``; trace the interval that ends
+    there into the new ``folder``, and check it, for about so many seconds each."""
+    train(task, run, key=key, engine=engine, steps=last, threads=threads)
 
     def write() -> float:
+        shutil.rmtree(folder, ignore_errors=True)
         settle_disk()
         return time_once(
-            lambda: write_traces(
-                run, (_TRACED,), key=key, out=folder, engine=engine, threads=threads
-            )
+            lambda: write_traces(run, (last,), key=key, out=folder, engine=engine, threads=threads)
         )
 
-    def write_anew() -> float:
-        shutil.rmtree(folder, ignore_errors=True)
-        return write()
-
-    writing = statistics.median(sample(write_anew, seconds))
-    opening = statistics.median(sample(write, seconds / 2))  # what is there stays
+    writing = statistics.median(sample(write, seconds))
     signed = TraceFolder(folder).read_claim()
     stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     (trace,) = signed.traces.traces
@@ -490,7 +500,7 @@ def measure_trace(
 
     check()
     read = store.read
-    return Traced(writing, opening, stored, repeat(check, seconds), read)
+    return Traced(writing, stored, repeat(check, seconds), read)
 
 
 # --- a dispute
@@ -500,7 +510,7 @@ def measure_dispute(
     task: CompiledTask, step: int, *, engine: str, threads: int, seconds: float
 ) -> Played:
     """A game about one element of the largest gradient of ``step``: median times of games for
-    about so many seconds."""
+    about twice so many seconds, since a game is longer than what else is measured."""
     node = find_gradient(task.graph)
 
     def lie(value: npt.NDArray[Any], before: object) -> npt.NDArray[Any]:
@@ -521,7 +531,7 @@ def measure_dispute(
             honest.close()
             cheat.close()
 
-    games = sample(play_once, seconds)
+    games = sample(play_once, 2 * seconds)
     thinking, hosting = (
         statistics.median(getattr(game, name) for game in games) for name in ("thinking", "hosting")
     )

@@ -69,14 +69,15 @@ _RATIO: Final = "estimated / measured"
 def load(name: str, folder: Path) -> TaskFile:
     """A task by its name.
 
-    The GPT has a tenth of its steps, and fewer between two state roots: all values of an interval
-    of ten would be 12 GB.
+    The GPT has a tenth of its steps, a quarter of its batch, and fewer steps between two state
+    roots: all values of an interval of ten would be 12 GB, and what writing gigabytes takes is the
+    disk's affair, whose speed changes by half from minute to minute.
     """
     if name == "gpt":
         from _shakespeare import Variant
 
         both = Variant(steps=200).open(folder)
-        return replace(both.file, commit_every=4, checkpoint_every=40)
+        return replace(both.file, batch=4, commit_every=4, checkpoint_every=40)
     if name == "chars":
         return load_task(EXAMPLES / "text" / "chars.toml")
     return load_task(EXAMPLES / "mnist" / f"{name}.toml")

@@ -304,7 +304,7 @@ def _add_up(file: TaskFile, each: list[Figure], subject: Subject) -> Iterator[Es
             """That of the interval, if each step but the first takes as much as the next."""
             return first + (interval - 1) * (all_ - first) / max(count - 1, 1)
 
-        seconds = go_on(one.writing, traced.writing)
+        seconds = go_on(one.writing, traced.writing) + (steps - 2 * count) * subject.reading
         yield Estimated("algebraic", f"{text}, traced", "s", seconds, calibration)
         seconds = go_on(one.checking, traced.checking)
         yield Estimated("algebraic", f"{text}, checked", "s", seconds, calibration)

@@ -267,6 +267,13 @@ class Subject:
         return statistics.median(times)
 
     @cached_property
+    def reading(self) -> float:
+        """Seconds for each record of a log that is read, as whoever opens a run does."""
+        assert self.advancing  # which wrote a longer one than the run has
+        log = RunPaths(self._folder / "advanced").log.read_bytes()
+        return self._repeat(lambda: decode_log(log)) / len(decode_log(log))
+
+    @cached_property
     def traced(self) -> Traced:
         """A step traced and checked."""
         return self._measure_trace(1, *self._traced_in)

@@ -20,7 +20,7 @@ const HOT_LINES: usize = 8 << 10;
 /// contiguous in memory.
 const PACK_RUN: usize = 4;
 /// Tasks for each thread, so that the last ones end at about the same time.
-const TASKS_PER_THREAD: usize = 8;
+const TASKS_PER_THREAD: usize = 32;
 
 /// Packed operands and unfinished sums, kept from call to call.
 #[derive(Default)]

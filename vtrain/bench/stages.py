@@ -243,9 +243,20 @@ class Subject:
         session.load_state(task.initial_state)
         return measure_step(session.step, setting.seconds, warm=1, least=setting.every)
 
-    @cached_property
+    @property
     def advancing(self) -> float:
         """Seconds of a step that is put into the log and the history, as a run does it."""
+        return self._advanced[0]
+
+    @cached_property
+    def reading(self) -> float:
+        """Seconds for each record of a log that is read, as whoever opens a run does."""
+        _, log = self._advanced
+        return self._repeat(lambda: decode_log(log)) / len(decode_log(log))
+
+    @cached_property
+    def _advanced(self) -> tuple[float, bytes]:
+        """Seconds of a step as a run does it, and the log of such steps."""
         session, times = self._session, list[float]()
         session.load_state(self.task.initial_state)
         watch = Watch(self.task, engine=self._setting.engine)
@@ -264,14 +275,8 @@ class Subject:
             ):
                 times.append(time_once(advance))
             watch.end()
-        return statistics.median(times)
-
-    @cached_property
-    def reading(self) -> float:
-        """Seconds for each record of a log that is read, as whoever opens a run does."""
-        assert self.advancing  # which wrote a longer one than the run has
-        log = RunPaths(self._folder / "advanced").log.read_bytes()
-        return self._repeat(lambda: decode_log(log)) / len(decode_log(log))
+            log = run.paths.log
+        return statistics.median(times), log.read_bytes()
 
     @cached_property
     def traced(self) -> Traced:

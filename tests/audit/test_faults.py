@@ -475,6 +475,29 @@ def test_a_state_that_no_step_leads_to_is_fraud(run: Path, task: CompiledTask) -
     assert reason_of(report).where == place
 
 
+def test_however_many_false_states_were_signed_a_report_is_short(tmp_path: Path) -> None:
+    """One file under every name: it costs a solver nothing."""
+    task = make_tiny_task(steps=30, commit_every=2, checkpoint_every=2, samples=10, batch=4)
+    paths = RunPaths(tmp_path / "run")
+    train(task, paths.root, key=KEY)
+    leaves, step = read_leaves(paths.root), 2
+    root = decode_record(leaves[step - 1]).state_root
+    for later in range(4, 31, 2):
+        shutil.copy(paths.checkpoint(step), paths.checkpoint(later))
+        record = decode_record(leaves[later - 1])
+        leaves[later - 1] = encode_record(replace(record, state_root=root))
+    write_leaves(paths.root, leaves)
+    sign_again(paths.root)
+    refit_manifest(paths.root)
+    report = verify(paths.root, samples=0)
+    assert report.verdict == "fraud"
+    assert [(check.where, check.fault) for check in failed(report)] == [
+        *((f"checkpoints/{bad:012d}.safetensors: state.step", "solver") for bad in range(4, 24, 2)),
+        ("checkpoints", "nobody"),
+    ]
+    assert failed(report)[-1].detail == "14 of 16 fail"
+
+
 def test_a_checkpoint_of_another_task_is_inconclusive(run: Path, tmp_path: Path) -> None:
     other = make_tiny_task(
         steps=12, commit_every=2, checkpoint_every=4, samples=10, batch=4, seed=8

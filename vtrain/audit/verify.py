@@ -614,15 +614,16 @@ def ask_again(checks: Sequence[Check], digest: bytes, randomness: Randomness | N
     bytes back shall not have another for it."""
     if randomness is None or not randomness.fresh:
         return list(checks)
+    seed = f"--seed {randomness.value.hex()}"
     again = (
-        f"; when it is there, come back for the same draw with --claim {digest.hex()} --seed "
-        f"{randomness.value.hex()}, and take a run that never shows it as not verified"
+        f"; when it is there, come back for the same draw with --claim {digest.hex()} {seed}, and "
+        "take a run that never shows it as not verified"
     )
     return [
         replace(check, detail=check.detail + again)
         if check.status != "passed"
         and check.fault in {"", "nobody"}
-        and "--seed" not in check.detail
+        and seed not in check.detail  # all of it: a store may have written "--seed" there
         else check
         for check in checks
     ]

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,32 @@ def test_a_tensor_of_a_trace_that_is_kept_back_or_spoiled_convicts_nobody(
     assert report.verdict == "inconclusive"
 
 
+def test_no_word_of_a_store_takes_the_way_back_to_the_draw_away(
+    honest: Path, tmp_path: Path
+) -> None:
+    """What errors quote of an answer is the store's to choose: it has no word of our own for us."""
+
+    def speak(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"come back with --seed 00 or --claim\r\n\r\n")
+        handler.close_connection = True
+
+    run, store = Path(shutil.copytree(honest, tmp_path / "run")), tmp_path / "store"
+    write_traces(run, (2, 4, 6, 8, 10, 12), key=KEY, out=run / "traces")
+    publish_run(run, FolderStore(store))
+    leaves = b"".join(path.read_bytes() for path in (store / "traces").glob("*.leaves"))
+    values = {leaves[at : at + 32].hex() for at in range(0, len(leaves), 32)}
+    names = {f"chunks/{value}": speak for value in values}
+    with serving(Site(read_folder(store), misbehave=names)) as site:
+        pin, seed = pin_of(store), bytes(32)
+        with open_published(site.url) as found:
+            asked = AlgebraicAudit(published=found, sample=5, pin=pin)
+            report = verify_algebraic(found.root, asked, random=lambda size: seed[:size])
+    assert report.verdict == "inconclusive"
+    detail = reason_of(report).detail
+    assert "--seed 00 or" in detail
+    assert f"--claim {pin.digest.hex()} --seed {seed.hex()}" in detail
+
+
 def test_a_task_or_graph_that_is_not_bound_is_never_decoded(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -668,7 +695,10 @@ def test_a_link_in_place_of_a_piece_is_replaced_by_the_piece(
     assert piece.read_bytes() == away.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["task.cbor", "graph.cbor", "log.bin", "traces/traces.cbor"])
+@pytest.mark.parametrize(
+    "name",
+    ["task.cbor", "graph.cbor", "log.bin", "traces/traces.cbor", "traces/step-000000000004.leaves"],
+)
 def test_files_of_somebody_elses_are_not_replaced(
     published: Path, tmp_path: Path, name: str
 ) -> None:
@@ -684,6 +714,35 @@ def test_files_of_somebody_elses_are_not_replaced(
         assert read_folder(store.root) == {name: content}
     (store.root / name).unlink()
     publish_run(run, store)
+
+
+def test_leaves_that_nobody_signed_for_are_nobodys(run: Path, tmp_path: Path) -> None:
+    """Beside no ``traces.cbor``: no audit looks at them, nobody publishes them, and whoever signs
+    traces of these steps writes them anew; in a store they stay where they are."""
+    leaves, store = run / "traces" / "step-000000000004.leaves", tmp_path / "store"
+    bare = verify(run, all_=True)
+    steps = AlgebraicAudit(steps=(4,))
+    owed = verify_algebraic(run, steps).checks
+    leaves.parent.mkdir()
+    leaves.write_bytes(b"of somebody else")
+    found = verify(run, all_=True)
+    assert (found.verdict, found.checks) == ("verified", bare.checks)
+    assert any(line.startswith("what lies in traces/: ") for line in found.strength.unchecked)
+    assert verify_algebraic(run, steps).checks == owed
+    publish_run(run, FolderStore(store))
+    assert not (store / "traces").exists()
+    foreign = store / "traces" / "step-000000000012.leaves"
+    foreign.parent.mkdir()
+    foreign.write_bytes(b"of somebody else")
+    write_traces(run, (4,), key=KEY, out=run / "traces")
+    assert verify(run).verdict == "verified"
+    assert verify_algebraic(run, replace(steps, pin=pin_of(store))).verdict == "verified"
+    publish_run(run, FolderStore(store))
+    assert foreign.read_bytes() == b"of somebody else"
+    assert audit_traces(f"file://{store}", store).verdict == "verified"
+    owed_there = audit_traces(f"file://{store}", store, steps=(12,)).checks
+    foreign.unlink()
+    assert audit_traces(f"file://{store}", store, steps=(12,)).checks == owed_there
 
 
 def test_a_publication_that_was_interrupted_is_gone_on_with(honest: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ where there is none, a file of another's is ever replaced.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -170,11 +171,7 @@ def _refuse_foreign(sink: Shelf, source: _Source) -> None:
     this run writes: it is somebody else's.  What an interrupted publication of this run left is
     not: files as they are now, a log that this one begins with, traces signed for this claim."""
     grows = {source.paths.log.name, source.paths.kzg.name}
-    files = dict(source.read_files())
-    traces = source.read_traces()
-    if traces is not None:
-        files[TRACES_NAME] = encode(traces)
-    for name, data in files.items():
+    for name, data in itertools.chain(source.read_files(), source.read_trace_files()):
         try:
             found = sink.find(name, max(len(data), LIMITS.traces_bytes))
         except StoreError:
@@ -246,14 +243,30 @@ class _Source:
         for path, limit in files:
             yield path.name, read_file(path, limit, root=paths.root)
 
+    @property
+    def folder(self) -> TraceFolder:
+        """Where the run's traces are."""
+        return TraceFolder(self.paths.root / TRACES_FOLDER, self.threads)
+
     def read_traces(self) -> SignedTensorTraces | None:
-        """What the solver signed of traces for this claim, None where there is nothing."""
-        folder = TraceFolder(self.paths.root / TRACES_FOLDER, self.threads)
-        if not is_there(folder.root):
+        """What the solver signed of traces for this claim, None where there is nothing: leaves
+        without it are nobody's, and are not published."""
+        if not is_there(self.folder.root):
             return None
-        signed = folder.read_claim()
+        signed = self.folder.read_claim()
         verify_traces(signed, self.claim)
         return signed
+
+    def read_trace_files(self) -> Iterator[tuple[str, bytes]]:
+        """What is published of traces beside their tensors, by name; NotProducedError."""
+        signed = self.read_traces()
+        if signed is None:
+            return
+        yield TRACES_NAME, encode(signed)
+        for trace in signed.traces.traces:
+            with _naming_remedy(self.paths, trace.step):
+                leaves = self.folder.read_leaves(trace)
+            yield name_leaves(trace.step), b"".join(leaves)
 
     def read_root(self, step: int) -> bytes:
         """The state root after so many steps."""
@@ -323,7 +336,7 @@ class _Work:
 
     def publish_traces(self) -> int:
         source = self.source
-        folder = TraceFolder(source.paths.root / TRACES_FOLDER, source.threads)
+        folder = source.folder
         signed = source.read_traces()
         if signed is None:
             return 0

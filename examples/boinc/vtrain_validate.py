@@ -29,13 +29,14 @@ def unpack(archive: Path, folder: Path, most_bytes: int) -> None:
     try:
         with tarfile.open(archive, "r:") as tar:
             for member in tar:
-                left, files = left - member.size, files + 1
+                # A folder may say that it has fewer bytes than none, to make room for a file.
+                left, files = left - abs(member.size), files + 1
                 if left < 0 or files > MOST_FILES:
                     raise RunError(f"has more than {most_bytes} bytes or {MOST_FILES} files")
                 if not (member.isfile() or member.isdir()):
                     raise RunError("has a link, or what is no file", where=member.name[:200])
                 tar.extract(member, folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
         raise RunError(f"is no archive of a run: {error}", where=str(archive)) from None
 
 

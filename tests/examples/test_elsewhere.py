@@ -67,21 +67,28 @@ def project(runs: Path, repository: Path) -> Path:
     return project
 
 
-def call_script(project: Path, *outputs: str) -> int:
+def call_script(project: Path, *outputs: str) -> subprocess.CompletedProcess[str]:
     """What script_validator does: system("../bin/SCRIPT f1 ... fn"), in a folder beside bin/."""
     files = " ".join(str(project / "upload" / output) for output in outputs)
     command = f"../bin/{SCRIPT} {files}"
-    return subprocess.run(command, shell=True, cwd=project / "tmp", check=False).returncode  # noqa: S602
+    return subprocess.run(  # noqa: S602
+        command, shell=True, cwd=project / "tmp", check=False, capture_output=True, text=True
+    )
+
+
+def is_taken(project: Path, *outputs: str) -> bool:
+    """What script_validator makes of the exit code."""
+    return call_script(project, *outputs).returncode == 0
 
 
 def test_boinc_takes_honest_runs_and_no_others(project: Path) -> None:
-    assert call_script(project, "alice") == 0
-    assert call_script(project, "bob") == 0
-    assert call_script(project, "false") != 0
-    assert call_script(project, "other") != 0  # of another task than was agreed on
-    assert call_script(project, "alice", "bob") == 0
-    assert call_script(project, "alice", "false") != 0
-    assert call_script(project, "missing") != 0
+    assert is_taken(project, "alice")
+    assert is_taken(project, "bob")
+    assert not is_taken(project, "false")
+    assert not is_taken(project, "other")  # of another task than was agreed on
+    assert is_taken(project, "alice", "bob")
+    assert not is_taken(project, "alice", "false")
+    assert not is_taken(project, "missing")
 
 
 def test_boinc_unpacks_nothing_hostile(project: Path, tmp_path: Path) -> None:
@@ -98,8 +105,24 @@ def test_boinc_unpacks_nothing_hostile(project: Path, tmp_path: Path) -> None:
     write("link", link)
     write("large", tarfile.TarInfo("task.cbor"), bytes(1_000_001))
     (upload / "none").write_bytes(b"no archive")
-    for name in ("above", "link", "large", "none"):
-        assert call_script(project, name) == 1, name
+    folder = tarfile.TarInfo("checkpoints")
+    folder.type, folder.size = tarfile.DIRTYPE, -(10**9)
+    large = tarfile.TarInfo("task.cbor")
+    large.size = 1_000_001
+    room = folder.tobuf(tarfile.GNU_FORMAT) + large.tobuf() + bytes(large.size + 511 + 1024)
+    (upload / "room").write_bytes(room)
+    late = tarfile.TarInfo("task.cbor")
+    late.pax_headers = {"mtime": "1e300"}
+    write("late", late, b"x")
+    nul = tarfile.TarInfo("task.cbor")
+    nul.pax_headers = {"path": "task\0cbor"}
+    write("nul", nul)
+    none, much = "is no archive of a run", "has more than 1000000 bytes"
+    reasons = {"above": none, "link": "has a link", "large": much, "none": none}
+    for name, reason in (reasons | {"room": much, "late": none, "nul": none}).items():
+        done = call_script(project, name)
+        assert (done.returncode, done.stderr.count("Traceback")) == (1, 0), name
+        assert reason in done.stderr
     assert not list(tmp_path.parent.glob("*-out"))
 
 
@@ -112,7 +135,7 @@ def read_action(repository: Path) -> Any:
 
 def run_action(repository: Path, folder: Path, **given: str) -> tuple[int, dict[str, str], str]:
     """The steps of the action as a runner does them, up to the first that fails: exit code,
-    outputs, summary."""
+    outputs, summary; what they say lies in ``folder / "said"``."""
     action = read_action(repository)
     inputs: dict[str, Any] = {
         name: given.get(name.replace("-", "_"), value.get("default", ""))
@@ -136,6 +159,7 @@ def run_action(repository: Path, folder: Path, **given: str) -> tuple[int, dict[
         env |= {"PATH": search, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
+        (folder / "said").write_bytes(done.stdout)
         code = done.returncode
         if code:
             break
@@ -213,10 +237,38 @@ def test_the_action_says_what_verify_says(runs: Path, repository: Path, tmp_path
         ("other", {}, 3, "inconclusive"),
         ("alice", {"claim": compute_claim_digest(signed.claim).hex()}, 3, "inconclusive"),
         ("alice; touch hacked", {}, 2, "inconclusive"),
+        ("--help", {}, 2, "inconclusive"),
     ):
         (tmp_path / "vtrain-report.json").unlink(missing_ok=True)
         found_code, found, _ = run_action(
-            repository, tmp_path, run=str(runs / name), **given, **more
+            repository,
+            tmp_path,
+            run=name if name.startswith("-") else str(runs / name),
+            **given,
+            **more,
         )
         assert (found_code, found) == (code, {"verdict": verdict}), name
     assert not (tmp_path / "hacked").exists()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_no_name_in_a_run_is_obeyed_by_the_runner(
+    runs: Path, repository: Path, tmp_path: Path
+) -> None:
+    """The runner obeys ``::command::`` at the start of a line on stdout, and ``##[command]``
+    anywhere in it, but not between these two lines; and a page's block ends at a line of marks."""
+    run = Path(shutil.copytree(runs / "alice", tmp_path / "run"))
+    hostile = "##[set-output name=verdict;]fraud"
+    (run / hostile).write_text("")
+    (tmp_path / "vtrain-verify.txt").symlink_to("elsewhere")
+    given = {"task_id": make_tiny_task(**TASK).task_id.hex(), "samples": "1", "package": "none"}
+    code, found, summary = run_action(repository, tmp_path, run=str(run), **given)
+    assert (code, found) == (0, {"verdict": "verified"})
+    first, *lines, last = (tmp_path / "said").read_text().splitlines()
+    assert re.fullmatch("::stop-commands::[0-9a-f]{32}", first)
+    assert last == f"::{first.removeprefix('::stop-commands::')}::"
+    assert any(hostile in line for line in lines)
+    title, empty, *block = summary.splitlines()
+    assert (title, empty) == ("### vtrain verify: verified", "")
+    assert all(line.startswith("    ") for line in block)
+    assert not (tmp_path / "elsewhere").exists()

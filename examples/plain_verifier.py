@@ -3935,8 +3935,8 @@ class Store(Audit):
         spans = [(row * width, (row + 1) * width) for row in sorted(rows)]
         if form is not None:
             size = TOKEN_BYTES[form["dtype"]]
-            last = form["context"] + form["shift"]
-            spans = [(i * form["stride"] * size, (i * form["stride"] + last) * size) for i in rows]
+            firsts = [i * form["stride"] + shift for i in rows for shift in (0, form["shift"])]
+            spans = [(at * size, (at + form["context"]) * size) for at in firsts]
 
         def wanted(begin: int, end: int) -> bool:
             return any(first < end and begin < after for first, after in spans)
@@ -4210,7 +4210,7 @@ class DrawnRows:
         self.randomness = self.asked.challenge or os.urandom(32)
         self.plan = {}  # of each node that goes by rows: elements of a row, rows, rows drawn
         for index, node in enumerate(self.graph):
-            if node["op"] not in FOLLOW and (cut := self.cut(index)):
+            if node["op"] not in (*FOLLOW, "sample_index") and (cut := self.cut(index)):
                 self.plan[index] = cut
 
     def is_large(self, index: int) -> bool:

@@ -449,6 +449,41 @@ PATHS: Final[dict[str, tuple[Mapping[str, Any], bool]]] = {
 (docs/format.md, "Time", *Purpose*, *Path*, *Algorithms*)."""
 
 
+def _raw(of: type[x509.ExtensionType], value: bytes, *, critical: bool = True) -> Extension:
+    """An extension of this kind with any bytes as its value."""
+    return x509.UnrecognizedExtension(of.oid, value), critical
+
+
+LATER_PATHS: Final[dict[str, tuple[Mapping[str, Any], bool]]] = {
+    "a signer that may be a CA": ({"leaf": [STAMPS, CA]}, True),
+    "a signer whose basicConstraints say false": (
+        {"leaf": [STAMPS, _raw(x509.BasicConstraints, b"\x30\3\1\1\0")]},
+        True,
+    ),
+    "a signer whose basicConstraints are no DER": (
+        {"leaf": [STAMPS, _raw(x509.BasicConstraints, b"\x30")]},
+        True,
+    ),
+    "a CA whose extendedKeyUsage is no DER": (
+        {"middle": [CA, _raw(x509.ExtendedKeyUsage, b"\x30")]},
+        True,
+    ),
+    "a signer whose keyUsage is no DER": (
+        {"leaf": [STAMPS, _raw(x509.KeyUsage, b"\3\2\7")]},
+        False,
+    ),
+    "a CA whose basicConstraints say false": (
+        {"middle": [_raw(x509.BasicConstraints, b"\x30\3\1\1\0")]},
+        False,
+    ),
+    "a CA whose keyUsage is no DER": (
+        {"middle": [CA, _raw(x509.KeyUsage, b"\3\2\2")]},
+        False,
+    ),
+}
+"""The same, of what a later reader asked."""
+
+
 def _begin(
     subject: x509.Name,
     issuer: x509.Name,

@@ -305,6 +305,15 @@ def test_units_of_windows_are_the_chunks_that_they_lie_in() -> None:
     assert list_sample_units(data, [windows.count - 1]) == [(19, 20)]
 
 
+def test_what_lies_between_x_and_y_is_not_fetched() -> None:
+    task = make_tiny_task("gpt", steps=1)
+    windows = Windows("u16", tokens=10_000, context=100, stride=7, shift=3000)
+    data = replace(task.spec.data, windows=windows, samples=windows.count)
+    # Tokens 0 to 99 and 3,000 to 3,099; 700 to 799 and 3,700 to 3,799.
+    assert list_sample_units(data, [0]) == [(0, 1), (5, 7)]
+    assert list_sample_units(data, [0, 100]) == [(0, 2), (5, 8)]
+
+
 # --- a solver that cheats
 
 

@@ -120,6 +120,7 @@ from vtrain.wire.report import (
     Assumption,
     BeaconUse,
     Check,
+    Coverage,
     Detection,
     Randomness,
     Report,
@@ -679,13 +680,14 @@ def make_report(**changes: Any) -> Report:
         "checks": (Check("claim", "passed", "holds"), failed),
         "strength": Strength(("a",), ()),
         "randomness": given,
-        "detections": (Detection(None, 1, 1, 3, 2), Detection(Fraction(1, 10), 1, 1, 300, 2)),
+        "detections": (Detection(None, 1, 1, 3, 2), Detection(Fraction(1, 10), 2, 1, 3, 2)),
         "segments": ((1, 4), (6, 6)),
         "engine": "cpu",
         **dict.fromkeys(("task_id", "run_id", "solver", "root", "log_root", "claim"), D),
         "steps": 12,
         "traced": Traced((1,), given),
         "assumptions": (Assumption("predictable-sample", "why"),),
+        "coverage": (Coverage("structure", 1, 2), Coverage("replay", 5, 12)),
     }
     return Report(**whole | changes)
 
@@ -716,7 +718,7 @@ def test_signed_reports() -> None:
     """Envelopes that hold are of the grammar, and what breaks the form alone is not."""
     content = json.loads((VECTORS / "report.json").read_text())
     assert why("report-statement", json.loads(content["payload"])) == ""
-    forms = ("of another type", "nobody has signed", "a field more")
+    forms = ("of another type", "nobody has signed", "a field more", "bits to spare")
     for case in content["cases"]:
         broken = any(word in case["about"] for word in forms)
         assert (why("report-envelope", case["envelope"]) == "") == (not broken), case["about"]

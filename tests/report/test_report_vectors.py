@@ -13,7 +13,7 @@ import pytest
 
 from vtrain.attest.envelope import decode_envelope, read_statement, verify_envelope
 from vtrain.errors import EncodingError, SignatureError
-from vtrain.report.document import check_subject, document_from_value
+from vtrain.report.document import PREDICATE_TYPE, check_subject, document_from_value
 
 ROOT = Path(__file__).parents[2]
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "report.json").read_text())
@@ -55,6 +55,34 @@ def test_an_envelope_holds_or_not(case: dict[str, Any]) -> None:
         return
     with pytest.raises((EncodingError, SignatureError)):
         verify_envelope(decode_envelope(data), asked, threshold=1)
+
+
+def read_payload(payload: bytes) -> None:
+    """EncodingError unless a payload is a statement about a report, in which all follows."""
+    statement = read_statement(payload)
+    if statement.kind != PREDICATE_TYPE:
+        raise EncodingError("is another")
+    check_subject(
+        statement.name, statement.digests, document_from_value(statement.predicate).report
+    )
+
+
+@pytest.mark.parametrize("name", VECTORS["payloads"])
+def test_a_payload_holds(name: str) -> None:
+    payload = VECTORS["payloads"][name].encode()
+    read_payload(payload)
+    schema = json.loads((ROOT / "docs" / "report.schema.json").read_text())
+    validator = jsonschema_rs.validator_for(schema)
+    assert list(validator.iter_errors(json.loads(payload)["predicate"])) == []
+
+
+@pytest.mark.parametrize("case", VECTORS["refused"], ids=lambda case: case["about"])
+def test_a_payload_in_which_something_does_not_follow_is_refused(case: dict[str, Any]) -> None:
+    base = VECTORS["payloads"][case["payload"]].encode()
+    payload = base[: case["head"]] + case["middle"].encode() + base[len(base) - case["tail"] :]
+    assert payload != base
+    with pytest.raises(EncodingError):
+        read_payload(payload)
 
 
 def test_every_key_of_the_file_signs_in_some_case() -> None:

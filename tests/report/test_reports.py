@@ -130,7 +130,14 @@ def list_documents(document: Document) -> list[Document]:
     passed = (Check("claim", "passed", "holds"),)
     reports = [
         make_report(),
-        make_report(randomness=None, traced=None, detections=(), segments=(), root=b""),
+        make_report(
+            randomness=None,
+            traced=None,
+            detections=(),
+            segments=(),
+            root=b"",
+            coverage=(Coverage("structure", 1, 2), Coverage("replay", 0, 12)),
+        ),
         make_report(
             randomness=drawn, traced=None, checks=passed, assumptions=(), verdict="verified"
         ),

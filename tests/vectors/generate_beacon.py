@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.attest.authority import (
     FORMS,
     LATER_FORMS,
+    LATER_PATHS,
     PATHS,
     STAMPED,
     make_authority,
@@ -93,7 +94,7 @@ def make_more_tokens(kept: Json) -> Json:
             status = parts.get("status", 0)
             token = clock.stamp(CLAIM, STAMPED, status=status, others=(root,), parts=parts)
             tokens[f"form: {name}"] = token.hex()
-    for name, (given, _) in PATHS.items():
+    for name, (given, _) in (PATHS | LATER_PATHS).items():
         if f"path: {name}" in kept["roots"]:
             continue
         signer, middle = make_path(**given)
@@ -253,6 +254,10 @@ def make_draws(roots: dict[str, str]) -> list[Json]:
         *(
             draw(f"form: {name}", holds, root="later forms", delay=LATE)
             for name, (_, holds) in LATER_FORMS.items()
+        ),
+        *(
+            draw(f"path: {name}", holds, root=f"path: {name}", delay=LATE)
+            for name, (_, holds) in LATER_PATHS.items()
         ),
     ]
 

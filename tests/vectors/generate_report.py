@@ -1,4 +1,5 @@
-"""Writes ``report.json``: a signed report, by Ed25519 and BLS, and envelopes with faults.
+"""Writes ``report.json``: a signed report, by Ed25519 and BLS, envelopes with faults, and the
+statements of ``report_statements.py``.
 
 ``python -m tests.vectors.generate_report`` writes it; ``--check`` compares and exits 1 when it
 differs.  Whether an envelope holds is stated here by hand; ``tests/report/test_report_vectors.py``
@@ -9,67 +10,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import string
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.vectors.files import format_cases, write_or_compare
+from tests.vectors.report_statements import make_statements, make_whole_report, state
 from vtrain.attest.bls import prove_possession, sign
 from vtrain.attest.envelope import (
     PAYLOAD_TYPE,
     Envelope,
     encode_envelope,
-    make_statement,
     merge_envelopes,
     sign_payload,
 )
 from vtrain.attest.keys import BlsSecret, public_key
-from vtrain.report.document import (
-    PREDICATE_TYPE,
-    describe_subject,
-    document_to_dict,
-    make_document,
-)
-from vtrain.wire.report import Check, Coverage, Report, Strength
-from vtrain.wire.task import LAW_VERSION
 
 PATH: Final = Path(__file__).with_name("report.json")
 Json = dict[str, Any]
 ED25519: Final = tuple(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2))
 BLS: Final = tuple(map(BlsSecret, (5, 7, 11)))
-DATE: Final = datetime(2026, 11, 26, 12, 0, 0, tzinfo=UTC)
-
-
-def make_payload() -> bytes:
-    """The statement: a report of a run of four steps, all done again."""
-    report = Report(
-        verdict="verified",
-        checks=(
-            Check("claim", "passed", "the signature holds", "claim.cbor"),
-            Check("replay", "passed", "all steps were done again"),
-        ),
-        strength=Strength(("every step",), ("whether the model is any good",)),
-        randomness=None,
-        detections=(),
-        segments=((1, 4),),
-        engine="numpy",
-        **{  # type: ignore[arg-type]
-            name: bytes([number]) * 32
-            for number, name in enumerate(
-                ("task_id", "run_id", "solver", "root", "log_root", "claim"), start=0x21
-            )
-        },
-        steps=4,
-        coverage=(Coverage("structure", 1, 1), Coverage("replay", 4, 4)),
-    )
-    document = make_document(report, DATE, "1.0.0", LAW_VERSION)
-    name, digests = describe_subject(report)
-    return make_statement(name, digests, PREDICATE_TYPE, document_to_dict(document))
 
 
 def to_json(envelope: Envelope) -> Json:
@@ -89,6 +54,13 @@ def flip(text: str) -> str:
     """Base64 of the same bytes but for the lowest bit of the last."""
     data = b64decode(text)
     return b64encode(data[:-1] + bytes([data[-1] ^ 1])).decode()
+
+
+def spare(text: str) -> str:
+    """The same bytes in base64 with another bit to spare: a letter further before the padding."""
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+    head, padding = text.rstrip("="), text[len(text.rstrip("=")) :]
+    return head[:-1] + letters[letters.index(head[-1]) + 1] + padding
 
 
 def list_cases(payload: bytes) -> Iterator[tuple[str, Json, bool]]:
@@ -138,6 +110,7 @@ def list_cases(payload: bytes) -> Iterator[tuple[str, Json, bool]]:
     yield "nobody has signed", change(plain, lambda value: value.update(signatures=[])), False
     yield "the envelope has a field more", change(plain, lambda value: value.update(more=1)), False
     yield "an entry has a field more", of_entry(plain, more=1), False
+    yield "bits to spare in a signature", of_entry(plain, sig=spare(entry["sig"])), False
     (joint,) = together["signatures"]
     yield (
         "the last bit of the joint signature is another",
@@ -180,7 +153,7 @@ def name_keys(keys: list[Json]) -> str:
 
 
 def make_file() -> Json:
-    payload = make_payload()
+    payload = state(make_whole_report())
     cases = [
         {"about": about, "envelope": envelope, "holds": holds, "signers": list_signers(envelope)}
         for about, envelope, holds in list_cases(payload)
@@ -206,6 +179,7 @@ def make_file() -> Json:
             case if case["holds"] else {key: case[key] for key in ("about", "envelope", "holds")}
             for case in cases
         ],
+        **make_statements(),
     }
 
 

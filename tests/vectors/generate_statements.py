@@ -794,6 +794,7 @@ def find_token_faults(gather: Gather, good: Map) -> list[tuple[str, Map]]:
         ("statement.windows.stride", {**said(stride=0), "node": {}}),
         ("statement.tokens", leave_out(good, "tokens")),
         ("statement.tokens", leave_out(good, "windows")),
+        ("statement.element", {**leave_out(good, "windows"), "element": -1}),
         ("statement.tokens", {**good, "tokens": [row] * 33}),
         ("statement.rows", {**leave_out(good, "tokens"), "rows": 0}),
         ("statement.tokens", {**leave_out(good, "tokens"), "element": -1}),

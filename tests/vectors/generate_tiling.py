@@ -814,6 +814,11 @@ def _list_operators() -> Iterator[tuple[str, Plan, str | None]]:
     for mark, word in ((2**29, None), (2**29 + 1, "reach")):
         marks = {"before": 1, "after": 1, "end_of_text": 2**31, "padding": mark}
         yield f"padding of {mark}", PLAIN.with_(Draft("s", "token_spans", ("x",), marks)), word
+    for shift, word in ((-23, None), (-24, "reach")):
+        marks = {"before": 1, "after": 1, "end_of_text": 2**31, "padding": 2**31}
+        ids = rescale("v", "x", "i64", shift)
+        spans = Draft("s", "token_spans", ("v",), marks)
+        yield f"ids up to 255 * 2^{-shift}, of which 2^31 is padding", PLAIN.with_(ids, spans), word
     for shift, word in ((-14, None), (-16, "reach")):
         attrs: Attrs = {"multiplier": 257, "offset": 0, "shift": 1, "exponent": 8 + shift}
         low = Draft("low", "normalize", ("x",), attrs)

@@ -793,6 +793,7 @@ class Rules:
         grid, kind = self.own_grid(ids), self.kind(ids)
         p, marks = grid.columns, [mark for mark in (end, padding) if mark != 2**31]
         need(max([p, *marks]) <= 2**29, "reach")
+        need(bool(marks) or kind.hi < 2**31, "reach")
         x = self.own_value(ids)
         if marks and (kind.lo < 0 or kind.hi > 2**29):
             self.held(f"{self.name}/tokens", x, 0, 2**29)

@@ -41,7 +41,10 @@ PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 MOST_SIGNATURES: Final = 256
 """Signers of an envelope."""
-_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_BASE64: Final = re.compile(
+    r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
+)
+"""Bits to spare are zero: some decoders refuse others, so that no two texts are of the same bytes."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,8 @@ def _check_form(value: Any, where: str) -> None:
 def _check_base64(value: object, where: str) -> None:
     if not isinstance(value, str) or not _BASE64.fullmatch(value):
         raise EncodingError(
-            "is not base64 (RFC 4648, section 4) with its padding and without white space",
+            "is not base64 (RFC 4648, section 4) with its padding, without white space and with "
+            "zeros as the bits to spare",
             where=where,
         )
 

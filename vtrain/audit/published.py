@@ -67,10 +67,14 @@ def list_sample_units(data: DataSpec, indices: Iterable[int]) -> list[tuple[int,
     if windows is None:
         spans = sorted({(index, index + 1) for index in indices})
     else:
-        reach = (windows.shift + windows.context) * windows.width
-        starts = sorted({index * windows.stride * windows.width for index in indices})
-        unit = make_samples_form(data).unit
-        spans = [(start // unit, -(-(start + reach) // unit)) for start in starts]
+        # Of x and of y: whatever lies between them is read by nobody.
+        unit, reach = make_samples_form(data).unit, windows.context * windows.width
+        starts = {
+            (index * windows.stride + shift) * windows.width
+            for index in indices
+            for shift in (0, windows.shift)
+        }
+        spans = sorted({(start // unit, -(-(start + reach) // unit)) for start in starts})
     merged: list[tuple[int, int]] = []
     for first, end in spans:
         if merged and first <= merged[-1][1]:

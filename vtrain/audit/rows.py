@@ -136,7 +136,9 @@ def plan_rows(graph: StepGraph, samples: Samples, rows: int, above: int) -> RowP
         if not large:
             continue
         plan = _cut(node, rows)
-        if _count_read(graph, node, plan, samples, above) * 2 <= large:
+        # Whoever gathers by false indices would need samples that are none of the step's.
+        by_rows = node.op != "sample_index"
+        if by_rows and _count_read(graph, node, plan, samples, above) * 2 <= large:
             nodes[index] = plan
         else:
             whole.append(index)

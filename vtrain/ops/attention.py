@@ -129,12 +129,13 @@ def _token_spans_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType
     row begins with.  It ends at the least of i + after, the place after the first end_of_text from
     i on (places if there is none), and places less the number of ids equal to padding that the row
     ends with.  So ``after`` = 1 is causal, and a row of padding alone has no span with an element:
-    all of them begin at places and end at 0.
+    all of them begin at places and end at 0.  Both ids are compared as they are: 2^31 too, which
+    an id of i64 can be, and no other.
 
     Attributes:
         after: integer, 1 to 2^31-1.
         before: integer, 1 to 2^31-1.
-        padding: integer, 0 to 2^31; 2^31, which no id of int32 is, where nothing is padding.
+        padding: integer, 0 to 2^31; 2^31 where nothing is padding.
         end_of_text: integer, 0 to 2^31; 2^31 where documents do not count.
     Inputs: id any [n, places].
     Output: i32 [n, places, 2], exponent 0.

@@ -645,8 +645,10 @@ def _report(
     found: _Findings | None = None,
     assumptions: tuple[Assumption, ...] = (),
 ) -> Report:
+    # What is not listed is not counted either.
+    structure = tuple(check for check in evidence.checks if check in checks)
     return make_report(
-        evidence,
+        replace(evidence, checks=structure),
         checks,
         strength,
         engine="ezkl",

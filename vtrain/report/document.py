@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -58,6 +59,8 @@ CODES: Final = ("attested", "chosen-claim", "insecure-srs", "predictable-sample"
 ACCEPTED: Final = frozenset({"insecure-srs"})
 """What an auditor can accept of that."""
 _DATE: Final = "%Y-%m-%dT%H:%M:%SZ"
+_DIGITS: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
+_MOST_ROUND: Final = 2**53 - 1
 _MOST: Final = 2**63 - 1
 _MOST_ITEMS: Final = 1 << 20
 _MOST_CHANCES: Final = 8
@@ -330,6 +333,16 @@ def _check_steps(report: Report, where: str) -> None:
             raise EncodingError("are no steps of the run, in their order", where=place)
         before = last
     done = sum(last - first + 1 for first, last in report.segments)
+    replayable = not any(item.code == "attested" for item in report.assumptions)
+    rungs = [item.rung for item in report.coverage]
+    more = rungs[1:]
+    if rungs[:1] != ["structure"] or len(more) != (report.steps > 0 and replayable):
+        raise EncodingError(
+            "is not the structure, and then one rung where steps of a replayable run are claimed",
+            where=f"{where}.coverage",
+        )
+    if "structure" in more:
+        raise EncodingError("has the structure twice", where=f"{where}.coverage")
     for item in report.coverage:
         if item.rung != "structure" and (item.done, item.total) != (done, report.steps):
             raise EncodingError(
@@ -338,14 +351,36 @@ def _check_steps(report: Report, where: str) -> None:
             )
         if item.done > item.total:
             raise EncodingError("is of more than there is", where=f"{where}.coverage")
-    by_rows = any(item.rung == "rows" for item in report.coverage)
-    if report.steps and by_rows != (report.sampled is not None):
-        raise EncodingError("is there where steps are checked by rows", where=f"{where}.sampled")
-    caught = 1 - report.sampled.bound_missed(1) if report.sampled else 1
-    if any(item.caught != caught for item in report.detections):
-        raise EncodingError("is not what the rows come to", where=f"{where}.detection")
-    if any(item.drawn > len(report.segments) for item in report.detections):
-        raise EncodingError("is of more than was looked at", where=f"{where}.detection")
+    if ("rows" in rungs) != (report.sampled is not None):
+        raise EncodingError(
+            "is not there just where steps are checked by rows", where=f"{where}.sampled"
+        )
+    if report.detections and report.randomness is None:
+        raise EncodingError("is of a draw, and nothing was drawn", where=f"{where}.detection")
+    caught = 1 - report.sampled.bound_missed(1) if report.sampled else Fraction(1)
+    for chance in report.detections:
+        if chance.caught != caught:
+            raise EncodingError("is not what the rows come to", where=f"{where}.detection")
+        if chance.drawn > len(report.segments):
+            raise EncodingError("is of more than was looked at", where=f"{where}.detection")
+        if reason := _doubt_packing(chance, report.steps):
+            raise EncodingError(reason, where=f"{where}.detection")
+
+
+def _doubt_packing(chance: Detection, steps: int) -> str:
+    """Why these cannot be the false steps of a share, or the segments that they fit into; "" where
+    they can.  How long a segment is a report does not say."""
+    bad, packed = chance.bad_steps, chance.bad_segments
+    if chance.fraction is None and bad != 1:
+        return "is not of one step, though it names no share"
+    if chance.fraction is not None and not 0 < chance.fraction <= 1:
+        return "is of a share that is none: it lies above 0 and is at most 1"
+    if not 1 <= packed <= bad or max(bad, chance.segments) > steps:
+        return "is of no segment, or of more than there are steps"
+    due = 1 if chance.fraction is None else math.ceil(chance.segments * chance.fraction)
+    if chance.unit == "step" and not bad == packed == due:
+        return f"is not of {due} steps, each by itself"
+    return ""
 
 
 def _check_beacon(randomness: Randomness, use: BeaconUse, where: str) -> None:
@@ -370,8 +405,9 @@ def _read_document(value: Any) -> Document:
     if value["format"] != FORMAT:
         raise ValueError(f"its format is not {FORMAT}, the one known here")
     date = _str(value["date"])
-    if datetime.strptime(date, _DATE).replace(tzinfo=UTC).strftime(_DATE) != date:
+    if not re.fullmatch(_DIGITS, date):
         raise ValueError("its date is none")
+    datetime.strptime(date, _DATE).replace(tzinfo=UTC)
     tool = value["tool"]
     report = _read_report(value)
     if "pictures" in value:
@@ -430,13 +466,16 @@ def _read_sampled_node(item: Any) -> SampledNode:
 
 
 def _read_check(item: Any) -> Check:
-    return Check(
+    found = Check(
         _str(item["name"]),
         _choice(item["status"], get_args(Status)),
         _str(item["detail"]),
         _str(item["where"]),
         _choice(item["fault"], get_args(Blame)),
     )
+    if (found.status == "failed") != (found.fault != ""):
+        raise ValueError("a check has a fault just where it failed")
+    return found
 
 
 def _read_assumption(item: Any) -> Assumption:
@@ -461,6 +500,8 @@ def _read_randomness(item: Any) -> Randomness:
 
 
 def _read_beacon(item: Any) -> BeaconUse:
+    if not 1 <= _int(item["round"]) <= _MOST_ROUND:
+        raise ValueError(f"a round is not 1 to {_MOST_ROUND}")
     return BeaconUse(
         chain=_hex(item["chain"], 32, 32),
         round=_int(item["round"]),

@@ -68,7 +68,11 @@ class Family:
 def require_few(where: str, count: int, most: int, what: str) -> None:
     """CircuitError where something is too large."""
     if count > most:
-        raise CircuitError(f"{count} {what}: at most {most}", where=where)
+        raise CircuitError(
+            f"has {count} {what}: at most {most} are proven by tiles, so take a smaller model or "
+            "batch",
+            where=where,
+        )
 
 
 def _list_looks(graph: StepGraph, node: Node) -> Iterator[tuple[int, int]]:
@@ -176,7 +180,11 @@ class TileBuilder:
         found = self.values.get(ref)
         if found is None:
             name = self.graph.nodes[ref.node].name
-            raise CircuitError("is no tensor that a circuit may read", where=name)
+            raise CircuitError(
+                "is no tensor that a circuit may read: it is a number, an index or a digest, or "
+                "stands for the inside of a softmax",
+                where=name,
+            )
         return found
 
     def value_in(self, ref: Ref, grid: Grid) -> TiledValue:
@@ -297,7 +305,9 @@ def require_range(s: TileBuilder, node: Node, ref: Ref, most: int) -> None:
     kind = s.graph.type_of(ref)
     if kind.lo < -most or kind.hi > most:
         raise CircuitError(
-            f"may reach [{kind.lo}, {kind.hi}], the circuit takes +-{most}", where=node.name
+            f"reads values of the range [{kind.lo}, {kind.hi}], and the circuit takes those within "
+            f"+-{most}: rescale them first",
+            where=node.name,
         )
 
 

@@ -181,7 +181,10 @@ def add(*parts: tuple[int, TiledValue]) -> TiledValue:
         for factor, part in value.parts or ((1, value),):
             weights[part] = weights.get(part, 0) + weight * factor
     if len(weights) > MAX_PARTS:
-        raise CircuitError(f"is a sum of {len(weights)} tensors: at most {MAX_PARTS}")
+        raise CircuitError(
+            f"is a sum of {len(weights)} tensors: at most {MAX_PARTS} fit a statement, so rescale "
+            "a part of the sum, which makes that one tensor"
+        )
 
     def at(block: int) -> Combination:
         total: dict[Tile, int] = {}

@@ -142,7 +142,10 @@ def _emit_node(s: TileBuilder, index: int) -> None:
         return
     emit = EMITTERS.get(node.op)
     if emit is None:
-        raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
+        raise CircuitError(
+            f"has no circuit for the operator {node.op}: docs/tiling.md lists those that have one",
+            where=node.name,
+        )
     try:
         value = emit(s, Ref(index), node)
     except CircuitError as error:
@@ -160,7 +163,9 @@ def _emit_one(s: TileBuilder, index: int) -> None:
         stated = len(s.families)
         _emit_node(s, index)
     if len(s.families) == stated:
-        raise CircuitError("nothing is stated about this node by itself", where=node.name)
+        raise CircuitError(
+            "is a node about which nothing is stated by itself: cut the whole step", where=node.name
+        )
 
 
 def _emit_all(s: TileBuilder) -> None:

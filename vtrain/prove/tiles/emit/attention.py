@@ -106,7 +106,11 @@ def _make_mask(s: TileBuilder, node: Node, spans: Ref, grid: Grid) -> tuple[Tile
         kind = s.graph.type_of(spans)
         reach = max(-kind.lo, kind.hi) + grid.columns
         if reach > GATE_REACH:
-            raise CircuitError(f"its spans may be {reach} columns away", where=node.name)
+            raise CircuitError(
+                f"has spans that may be {reach} columns away by their range, and the circuit takes "
+                f"{GATE_REACH} at most: give them by causal_spans or token_spans",
+                where=node.name,
+            )
         x, count = s.value(spans), kind.shape[0]
 
         def find(side: int) -> Callable[[I64], I64]:
@@ -200,7 +204,15 @@ def _emit_token_spans(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     kind, grid = s.graph.type_of(source), s.own_grid(source)
     count, marks = grid.columns, [id for id in (end, padding) if id != NO_ID]
     if max([count, *marks]) > _MOST_ID:
-        raise CircuitError(f"is of ids or places beyond {_MOST_ID}", where=node.name)
+        raise CircuitError(
+            f"has more than {_MOST_ID} places, or looks for an id above that: number the ids anew",
+            where=node.name,
+        )
+    if not marks and kind.hi >= NO_ID:
+        raise CircuitError(
+            f"reads ids that may be {NO_ID}, which would count as padding: give them as i32",
+            where=node.name,
+        )
     x = s.standard(source)
     if marks and (kind.lo < 0 or kind.hi > _MOST_ID):
         hold(s, f"{node.name}/tokens", node, x, 0, _MOST_ID)

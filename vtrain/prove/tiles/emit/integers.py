@@ -57,7 +57,11 @@ def hold(s: TileBuilder, name: str, node: Node, x: TiledValue, lo: int, hi: int)
         _hold_short(s, node, x, lo, hi)
         return
     if lo != 0:
-        raise CircuitError(f"no circuit for the range [{lo}, {hi}]", where=node.name)
+        raise CircuitError(
+            f"needs a value to be held to [{lo}, {hi}], and a range as long as that has a circuit "
+            "only where it begins at 0",
+            where=node.name,
+        )
     unit = 1 << HIGH_BITS
     most = (hi - unit + 1) // unit
 
@@ -187,7 +191,9 @@ def total_rows(
         return number, flat[number] * width + np.tile(np.arange(width), flat.size)
 
     if grid.size != rows:
-        raise CircuitError(f"has {rows} rows, not {grid.size}", where=node.name)
+        raise CircuitError(
+            f"adds up {rows} rows into an output of {grid.size} elements", where=node.name
+        )
     return s.image(name, node.name, TensorMap(x.grid, grid, terms), x)
 
 

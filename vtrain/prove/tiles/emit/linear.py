@@ -34,7 +34,11 @@ def _require_product(s: TileBuilder, node: Node) -> tuple[bool, bool]:
         require_range(s, node, item, SATURATION["i16"][1])
     ta, tb = (attr_int(node.attrs, f"transpose_{side}", 0, 1) == 1 for side in "ab")
     if ta and tb:
-        raise CircuitError("no circuit for a product of two transposes", where=node.name)
+        raise CircuitError(
+            "multiplies two transposes, and no circuit does: transpose the product of the two the "
+            "other way round",
+            where=node.name,
+        )
     return ta, tb
 
 

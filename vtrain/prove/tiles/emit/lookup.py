@@ -50,7 +50,9 @@ def _emit_look_up(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     least, most = (rs_int(end, shift) for end in (kind.lo, kind.hi))
     if max(-least, most) + last > GATE_REACH:
         raise CircuitError(
-            f"its points may be more than {GATE_REACH} beyond the table", where=node.name
+            f"may look up a point more than {GATE_REACH} beyond the table: rescale its input to a "
+            "smaller range",
+            where=node.name,
         )
     if shift > 0:
         point = rescale(s, f"{node.name}/point", node, x, "i16", 1, 0, shift)

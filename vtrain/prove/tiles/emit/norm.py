@@ -50,7 +50,11 @@ def require_no_negative(s: TileBuilder, node: Node, ref: Ref) -> None:
     source = s.graph.nodes[ref.node]
     is_squares = source.op == "row_dot" and source.inputs[0] == source.inputs[1]
     if s.graph.type_of(ref).lo < 0 and not is_squares:
-        raise CircuitError("may be under a root, and may be negative", where=source.name)
+        raise CircuitError(
+            f"may be negative, and {node.name} takes its root: only a value whose range begins at "
+            "0, or the row_dot of a value with itself, has one in a circuit",
+            where=source.name,
+        )
 
 
 def _emit_inverse_root(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:

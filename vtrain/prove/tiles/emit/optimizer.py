@@ -63,8 +63,16 @@ def _emit_sgd_update(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     weight, velocity, rate = node.inputs
     if rate not in s.numbers:
         if s.graph.nodes[rate.node].op in CLOCKS:
-            raise CircuitError("its rate does not follow the counter of steps", where=node.name)
-        raise CircuitError("its rate is not that of a schedule", where=node.name)
+            raise CircuitError(
+                "has a rate that follows another counter than that of the steps: only a schedule "
+                "of the steps is a public number",
+                where=node.name,
+            )
+        raise CircuitError(
+            f"has the rate of {s.graph.nodes[rate.node].name}, which is no schedule: only that of "
+            "a schedule of the steps is a public number",
+            where=node.name,
+        )
     w = s.value(weight)
     v = s.value_in(velocity, w.grid)
     shift = attr_int(node.attrs, "shift")
@@ -164,7 +172,10 @@ def _emit_clip_factor(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     total, limit = s.value(source), attr_int(node.attrs, "limit")
     most = max(s.graph.type_of(source).hi, 0)
     if max(isqrt(most), limit) > GATE_REACH:
-        raise CircuitError(f"its norm or limit may be above {GATE_REACH}", where=node.name)
+        raise CircuitError(
+            f"may have a norm above {GATE_REACH}, or has such a limit: clip by fewer fraction bits",
+            where=node.name,
+        )
     masks = make_masks(s, node.name, total.grid)
     norm = root(s, f"{node.name}/root", node, total, most)
     beyond = add((1, norm), (-limit, masks.one))

@@ -51,7 +51,10 @@ def _pool(s: TileBuilder, node: Node, source: Ref) -> Pool:
 def _make_pool(s: TileBuilder, node: Node, source: Ref, window: Window) -> Pool:
     require_range(s, node, source, SATURATION["i16"][1])
     if window.area > MAX_WINDOW:
-        raise CircuitError(f"a maximum of {window.area} pixels: at most {MAX_WINDOW}")
+        raise CircuitError(
+            f"takes a maximum over {window.area} pixels: at most {MAX_WINDOW} fit the circuit, so "
+            "pool in two steps, by smaller windows"
+        )
     x, frame = s.value(source), Frame(window, s.graph.type_of(source).shape)
     grid = s.packed_grid(frame.pooled)
 

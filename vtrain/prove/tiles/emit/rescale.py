@@ -42,7 +42,11 @@ def rescale(
     find_x = (lambda facts: x) if isinstance(x, TiledValue) else x
     grid = find_x(StepFacts(1, 0)).grid
     if offset and grid.size != grid.rows * grid.columns:
-        raise CircuitError("has an offset, and no whole rows", where=node.name)
+        raise CircuitError(
+            "has an offset, and its input is cut into blocks with gaps between rows, which the "
+            "offset would fill: rescale without one",
+            where=node.name,
+        )
 
     def compute(contents: TileContents, block: int) -> Array:
         found = find_x(contents.facts).at(block)

@@ -108,7 +108,11 @@ def _make_positive(s: TileBuilder, node: Node, ref: Ref) -> TiledValue:
     if ref not in s.positive:
         x, kind = s.standard(ref), s.graph.type_of(ref)
         if kind.lo < 0:
-            raise CircuitError("is of sums that may be negative", where=node.name)
+            raise CircuitError(
+                f"divides by {s.graph.nodes[ref.node].name}, whose range goes below 0: only sums "
+                "of exponentials are divided by",
+                where=node.name,
+            )
         name = f"{node.name}/sum"
         one = make_one(s, name, x.grid)
 

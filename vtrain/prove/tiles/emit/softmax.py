@@ -59,9 +59,17 @@ def emit_rows(s: TileBuilder, z: Ref) -> None:
     node, masked = s.graph.nodes[z.node].name, s.masked.get(z)
     missing = _LEAST - found.keys()
     if missing:
-        raise CircuitError(f"its softmax has no {min(missing)}", where=node)
+        raise CircuitError(
+            f"is part of a softmax without its {min(missing)}, and the circuit ties all together: "
+            "let the graph have the maximum, the exponentials and their sum",
+            where=node,
+        )
     if masked is not None and found.keys() & _OF_LABELS:
-        raise CircuitError("a loss of logits that spans leave out", where=node)
+        raise CircuitError(
+            "leaves out logits by spans, and is read by a loss, which the circuit has of whole "
+            "rows alone: take the loss of logits without spans",
+            where=node,
+        )
     grid = s.own_grid(z)
     most = next(room for room in SOFTMAX_CLASSES if grid.columns <= room)
     refs = {**found, "z": z}
@@ -136,7 +144,11 @@ def emit_masked_exponentials(s: TileBuilder, ref: Ref, node: Node) -> TiledValue
     source, spans = node.inputs
     z, maximum = s.graph.nodes[source.node].inputs
     if s.masked[z].source != spans or attr_int(node.attrs, "fill") != 0:
-        raise CircuitError("keeps other exponentials than logits", where=node.name)
+        raise CircuitError(
+            "keeps exponentials by other spans than their logits, or fills them with another "
+            "number than 0: keep both by the same spans",
+            where=node.name,
+        )
     _join(s, node, z, {"exp": ref, "maximum": maximum})
     return s.commit(ref, s.own_grid(ref))
 
@@ -164,7 +176,11 @@ def _emit_softmax_part(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | Non
             masked = s.masked.get(z)
             if masked is not None:
                 if not masked.is_lowest:
-                    raise CircuitError("is of rows whose maximum may be a fill", where=node.name)
+                    raise CircuitError(
+                        "is of rows whose maximum may be what fills them: fill with the least of "
+                        "their range, and leave a place in each row",
+                        where=node.name,
+                    )
                 return None  # keep_span follows
         case "row_sum":
             z, parts = _find_logits(s, node, node.inputs[0]), {"sum": ref, "exp": node.inputs[0]}
@@ -175,7 +191,11 @@ def _emit_softmax_part(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | Non
             p, labels = node.inputs
             quotient = s.graph.nodes[p.node]
             if quotient.op != "divide":
-                raise CircuitError("its input is no quotient of a softmax", where=node.name)
+                raise CircuitError(
+                    f"takes the labels off {quotient.name}, which is no divide: only of the "
+                    "quotient of a softmax has the circuit a gradient",
+                    where=node.name,
+                )
             z = _find_logits(s, node, quotient.inputs[0])
             parts = {"grad": ref, "p": p, "labels": labels}
         case _:
@@ -190,7 +210,10 @@ def _join(s: TileBuilder, node: Node, z: Ref, parts: Mapping[str, Ref]) -> None:
     group = s.rows.setdefault(z, {})
     for what, part in parts.items():
         if group.setdefault(what, part) != part:
-            raise CircuitError(f"its rows have another {what} already", where=node.name)
+            raise CircuitError(
+                f"gives rows a second {what}, and the circuit has one of each: read the first",
+                where=node.name,
+            )
 
 
 def _find_logits(s: TileBuilder, node: Node, e: Ref) -> Ref:
@@ -201,7 +224,11 @@ def _find_logits(s: TileBuilder, node: Node, e: Ref) -> Ref:
             return source.inputs[0]
     elif source.op == "exp2_diff" and source.inputs[0] not in s.masked:
         return source.inputs[0]
-    raise CircuitError("is of rows that are no exponentials", where=node.name)
+    raise CircuitError(
+        f"reads {s.graph.nodes[e.node].name}, where the circuit of a softmax has the output of an "
+        "exp2_diff: give it that",
+        where=node.name,
+    )
 
 
 def _emit_square_sum(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any, Final
 
 from vtrain.attest.envelope import make_statement
@@ -315,7 +315,7 @@ def list_reports(reports: dict[str, Report]) -> Iterator[tuple[str, str, Report]
         ("the structure last", drawn, (Coverage("replay", 3, 11), structure)),
         ("the structure alone", drawn, (structure,)),
         ("the structure twice", drawn, (structure, structure)),
-        ("two rungs", drawn, (structure, *(Coverage(r, 3, 11) for r in ("replay", "proof")))),  # type: ignore[arg-type]
+        ("two rungs", drawn, (structure, *(Coverage(r, 3, 11) for r in ("replay", "proof")))),
         ("rows that nobody drew", drawn, (structure, Coverage("rows", 3, 11))),
         ("steps of an attested run", attested, (structure, Coverage("replay", 0, 4))),
     ):
@@ -342,14 +342,19 @@ def list_reports(reports: dict[str, Report]) -> Iterator[tuple[str, str, Report]
         ("a claim before it that it calls foreseen", {"predictable": True}),
         ("a claim that came too late", {"beacon": replace(use, claimed=41)}),
     ):
-        randomness = replace(rows.randomness, **changes)  # type: ignore[arg-type]
+        randomness = replace(rows.randomness, **changes)
         yield f"a round with {about}", "rows", replace(rows, randomness=randomness)
+
+
+def count_alike(one: bytes, other: bytes) -> int:
+    """The bytes with which both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def splice(base: bytes, payload: bytes) -> Json:
     """What of ``base`` is left at both ends, and what stands between."""
-    head = len(commonprefix([base, payload]))
-    tail = len(commonprefix([base[head:][::-1], payload[head:][::-1]]))
+    head = count_alike(base, payload)
+    tail = count_alike(base[head:][::-1], payload[head:][::-1])
     return {
         "head": head,
         "middle": payload[head : len(payload) - tail].decode(),

@@ -44,7 +44,7 @@ MOST_SIGNATURES: Final = 256
 _BASE64: Final = re.compile(
     r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
 )
-"""Bits to spare are zero: some decoders refuse others, so that no two texts are of the same bytes."""
+"""Bits to spare are zero, so that no two texts are of the same bytes."""
 
 
 @dataclass(frozen=True)

@@ -333,6 +333,21 @@ def _check_steps(report: Report, where: str) -> None:
             raise EncodingError("are no steps of the run, in their order", where=place)
         before = last
     done = sum(last - first + 1 for first, last in report.segments)
+    _check_coverage(report, done, where)
+    caught = 1 - report.sampled.bound_missed(1) if report.sampled else Fraction(1)
+    if report.detections and report.randomness is None:
+        raise EncodingError("is of a draw, and nothing was drawn", where=f"{where}.detection")
+    for chance in report.detections:
+        if chance.caught != caught:
+            raise EncodingError("is not what the rows come to", where=f"{where}.detection")
+        if chance.drawn > len(report.segments):
+            raise EncodingError("is of more than was looked at", where=f"{where}.detection")
+        if reason := _doubt_packing(chance, report.steps):
+            raise EncodingError(reason, where=f"{where}.detection")
+
+
+def _check_coverage(report: Report, done: int, where: str) -> None:
+    """That it is of the structure, and of the rung on which ``done`` steps were looked at."""
     replayable = not any(item.code == "attested" for item in report.assumptions)
     rungs = [item.rung for item in report.coverage]
     more = rungs[1:]
@@ -355,16 +370,6 @@ def _check_steps(report: Report, where: str) -> None:
         raise EncodingError(
             "is not there just where steps are checked by rows", where=f"{where}.sampled"
         )
-    if report.detections and report.randomness is None:
-        raise EncodingError("is of a draw, and nothing was drawn", where=f"{where}.detection")
-    caught = 1 - report.sampled.bound_missed(1) if report.sampled else Fraction(1)
-    for chance in report.detections:
-        if chance.caught != caught:
-            raise EncodingError("is not what the rows come to", where=f"{where}.detection")
-        if chance.drawn > len(report.segments):
-            raise EncodingError("is of more than was looked at", where=f"{where}.detection")
-        if reason := _doubt_packing(chance, report.steps):
-            raise EncodingError(reason, where=f"{where}.detection")
 
 
 def _doubt_packing(chance: Detection, steps: int) -> str:

@@ -51,7 +51,7 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--samples` | an integer from 0 | how many segments to replay | 3 |
 | `--all` | yes or no | replay all of them; not together with `--samples` | no |
 | `--seed` | 1 to 64 bytes | the randomness of the draw | 32 bytes, drawn after reading the claim |
-| `--beacon` | a round: `drand:1000` | draw by it; not together with `--seed` | none |
+| `--beacon` | a round: `drand:` and 1 to 16 digits, the first not 0 | draw by it; not together with `--seed` | none |
 | `--beacon-file` | a file | the bytes of that round; always with `--beacon` | none |
 | `--token` | a file | a time stamp of the claim; with `--authority` | its time is not known |
 | `--authority` | a file | root certificates that the auditor trusts; with `--token` | none |
@@ -62,6 +62,8 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--data` | a file | a sample table of the auditor's own | that of the run |
 | `--srs` | a file | the SRS, for KZG commitments | they are not compared |
 | `--hiding` | a file | keys that the solver disclosed, with `--srs` | `hiding.key`, where it is |
+
+(A probability in place of `--samples`, as `vtrain` takes it, is its own way to a number.)
 
 The pin is the digest of a claim or the file of a signed claim, which the auditor has held since
 before the randomness of the draw existed. `--token` is the response of a time-stamping authority
@@ -203,7 +205,7 @@ usage, and so is `--samples 0`):
 
 | argument | type | what | where it is not given |
 |---|---|---|---|
-| `--steps` | steps | their intervals; not with `--samples`, `--seed`, `--beacon` | some are drawn |
+| `--steps` | steps, as 3,7,20-24 | their intervals; not with `--samples`, `--seed`, `--beacon` | some are drawn |
 | `--traces` | a folder | where the traces are, also of a run in a store | `traces` of the run |
 | `--trace-claim` | 32 bytes, or a file | the pin of what was signed of traces | none |
 | `--challenge` | 1 to 64 bytes | the randomness of the vectors | 32 bytes, drawn late |
@@ -274,7 +276,7 @@ The auditor is asked this besides (`--samples` is then the number of steps, 1 wh
 |---|---|---|---|
 | `--srs` | a file | the SRS | bad usage |
 | `--private` | yes or no | by public files alone | no |
-| `--steps` | steps | look at these | some are drawn |
+| `--steps` | steps, as 3,7,20-24 | look at these | some are drawn |
 | `--batches` | a file | a `signed-batches`; always with `--owner` | none |
 | `--owner` | 32 bytes | the key of the data's owner | none |
 | `--allow-insecure-srs` | yes or no | accept an SRS of no known ceremony | no |
@@ -290,9 +292,10 @@ named. They are looked at in rising order, each once, each with a check of its o
 stands in its place. Of a step that fails the place is `step t`; what is meant may follow after a
 colon and a space. The conditions of `replay` and `kzg` come between 7 and 8 of `proof`.
 
-There is one check `proof`, not done, and no step is looked at, where `--private` is given and the
-task logs no KZG commitments (place `task.commitments`), or the SRS file is too small for the
-task's k (place: the file); also where there is no step to be proven (place: the empty text). A log
+There is one check `proof`, not done, after `srs`, `owner` and `sample`, and no step is looked at,
+where one of these is so, of which the first counts: `--private` is given and the task logs no KZG
+commitments (place `task.commitments`); the SRS file is too small for the task's k (place: the
+file); there is no step to be proven (place: the empty text). A log
 without any record is one of the things missing in `proofs`. The place of `proofs`, `sample`, and of
 `srs` and `owner` that passed, is the empty text.
 

@@ -4161,28 +4161,40 @@ MOST_TERMS = 2**27
 
 class DrawnInputs(Inputs):
     """What elements of one node are made of: tensors as they were signed or computed, and samples.
-    Chunks that are read are noted, and held to the range of the node that puts them out."""
+    Of a large tensor what has not been read yet is zeros, and it is noted that it is asked for."""
 
     def __init__(self, audit: AlgebraicAudit, step: int, refs: list[int], large: list[bool]):
         super().__init__([audit.legal.output(ref) for ref in refs])
         self.audit, self.step, self.refs, self.large = audit, step, refs, large
         self.tensors: list[np.ndarray | None] = [None] * len(refs)  # None: zeros
         self.digests = [bytes(32)] * len(refs)
-        self.read: list[set[int]] = [set() for _ in refs]
+        self.known: list[set[int]] = [set() for _ in refs]  # chunks that have been read
+        self.asked: list[set[int]] = [set() for _ in refs]
         self.windows = audit.task["data"].get("windows")
 
     def chunk(self, number: int, index: int) -> bytes:
         """A chunk of an input."""
-        value, kind = self.tensors[number], self.types[number]
-        per = CHUNK // DTYPES[kind["dtype"]].itemsize
-        if value is None:
-            self.read[number].add(index)
+        value = self.tensors[number]
+        if value is None or (self.large[number] and index not in self.known[number]):
+            self.asked[number].add(index)
             return bytes(CHUNK)
-        found = value.reshape(-1)[index * per : (index + 1) * per]
-        if index not in self.read[number] and self.large[number]:
-            self.audit.check_range(self.step, self.refs[number], found, index * per)
-        self.read[number].add(index)
-        return tensor_bytes(found, kind["dtype"])
+        return tensor_bytes(self.elements(number, index), self.types[number]["dtype"])
+
+    def elements(self, number: int, index: int) -> np.ndarray:
+        """The elements of a chunk of an input that is there."""
+        per = CHUNK // DTYPES[self.types[number]["dtype"]].itemsize
+        return self.tensors[number].reshape(-1)[index * per : (index + 1) * per]
+
+    def read_asked(self) -> bool:
+        """Read what is asked for, each element within its range; was there anything?"""
+        asked, self.asked = self.asked, [set() for _ in self.refs]
+        for number, chunks in enumerate(asked):
+            for index in sorted(chunks):
+                found = self.elements(number, index)
+                first = index * CHUNK // DTYPES[self.types[number]["dtype"]].itemsize
+                self.audit.check_range(self.step, self.refs[number], found, first)
+                self.known[number].add(index)
+        return any(asked)
 
     def row(self, index: int) -> bytes | None:
         """A row of the sample table."""
@@ -4250,13 +4262,8 @@ class DrawnRows:
             spans = [self.in_whole_rows(out["shape"][-1], *span) for span in spans]
         elif elements * self.fold(index, inputs, 0).terms > MOST_TERMS:
             return math.inf
-        for first, end in spans:
-            for element in range(first, end):
-                try:
-                    self.element(index, inputs, element)
-                except ArithmeticError:  # of zeros, which are all that is read here
-                    continue
-        chunks = [len(found) for found, is_ in zip(inputs.read, inputs.large, strict=True) if is_]
+        self.compute(index, inputs, spans)  # of zeros, which are all that is read here
+        chunks = [len(found) for found, is_ in zip(inputs.asked, inputs.large, strict=True) if is_]
         return read + CHUNK * sum(chunks)
 
     @staticmethod
@@ -4360,11 +4367,27 @@ class DrawnRows:
                 hold(inputs.tensors[number] is not None, f"node {ref} is owed", where=place)
             else:
                 inputs.tensors[number] = self.read(step, ref, signed, values, place)
+        while True:  # what is read may say what else is read
+            computed = self.compute(index, inputs, spans)
+            if not inputs.read_asked():
+                break
+        for element, value in computed.items():
+            if value != flat[element]:
+                where = self.audit.element(step, index, element)
+                raise Failed("another value", "solver", where)
+
+    def compute(
+        self, index: int, inputs: DrawnInputs, spans: list[tuple[int, int]]
+    ) -> dict[int, int | None]:
+        """The elements of a node's output, as far as its inputs have been read; None for none."""
+        found: dict[int, int | None] = {}
         for first, end in spans:
             for element in range(first, end):
-                if self.element(index, inputs, element) != flat[element]:
-                    where = self.audit.element(step, index, element)
-                    raise Failed("another value", "solver", where)
+                try:
+                    found[element] = self.element(index, inputs, element)
+                except ArithmeticError:
+                    found[element] = None
+        return found
 
 
 Term = Callable[[int, Inputs], int]

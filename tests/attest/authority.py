@@ -84,6 +84,11 @@ class Authority:
     leaf: x509.Certificate
     root: x509.Certificate
 
+    @property
+    def trusted(self) -> bytes:
+        """The root's DER: what an auditor has of it."""
+        return self.root.public_bytes(Encoding.DER)
+
     def stamp(
         self,
         message: bytes,
@@ -225,6 +230,26 @@ LATER_FORMS: Final[dict[str, tuple[Parts, bool]]] = {
     "at an hour 24": ({"time": b"20230822240000"}, False),
 }
 """The same, of what a later reader asked: in beacon.json they are of another authority."""
+LAST_FORMS: Final[dict[str, tuple[Parts, bool]]] = {
+    "with no text of its status": ({"status_info": _sequence()}, True),
+    "with an attribute of a type that is longer than it can be": (
+        {"attributes": [_sequence(der_of(0x06, b"\x2a\x80\x03"), _set([]))]},
+        False,
+    ),
+    "with an attribute of a type that is cut off": (
+        {"attributes": [_sequence(der_of(0x06, b"\x2a\x83"), _set([]))]},
+        False,
+    ),
+    "with an attribute of no type": (
+        {"attributes": [_sequence(der_of(0x06), _set([]))]},
+        False,
+    ),
+    "with a value that is no identifier in an attribute": (
+        {"attributes": [_sequence(_oid(_SIGNING_TIME), _set([der_of(0x06, b"\x80\x01")]))]},
+        False,
+    ),
+}
+"""And of one later still."""
 """Responses of one authority: what they have otherwise, and whether they hold (docs/format.md,
 "Time", *Form*)."""
 

@@ -59,23 +59,23 @@ def test_a_real_token() -> None:
 
 def test_a_token_of_ones_own_authority(authority: Authority) -> None:
     token = authority.stamp(MESSAGE, TIME)
-    assert verify_token(token, MESSAGE, (authority.root,)).latest == TIME
+    assert verify_token(token, MESSAGE, (authority.trusted,)).latest == TIME
     other = make_authority("another")
-    assert verify_token(token, MESSAGE, (other.root, authority.root)).latest == TIME
+    assert verify_token(token, MESSAGE, (other.trusted, authority.trusted)).latest == TIME
 
 
 def test_what_a_time_may_be_off_by_is_added(authority: Authority) -> None:
     """The claim existed at the latest then: an early time must not put it before a round."""
     token = authority.stamp(MESSAGE, TIME, accuracy=90)
-    assert verify_token(token, MESSAGE, (authority.root,)).latest == TIME + timedelta(seconds=90)
+    assert verify_token(token, MESSAGE, (authority.trusted,)).latest == TIME + timedelta(seconds=90)
     for accuracy in (7200, 10**17):
         token = authority.stamp(MESSAGE, TIME, accuracy=accuracy)
         with pytest.raises(TimestampError, match="microseconds, too much"):
-            verify_token(token, MESSAGE, (authority.root,))
+            verify_token(token, MESSAGE, (authority.trusted,))
 
 
 def test_tokens_that_prove_nothing(authority: Authority) -> None:
-    good, roots = authority.stamp(MESSAGE, TIME), (authority.root,)
+    good, roots = authority.stamp(MESSAGE, TIME), (authority.trusted,)
     namesake = make_authority()
     cases = {
         "is no response of an authority": b"no DER",
@@ -91,7 +91,7 @@ def test_tokens_that_prove_nothing(authority: Authority) -> None:
         verify_token(good, MESSAGE, ())
     signer = make_authority(usage="code")
     with pytest.raises(TimestampError, match="not for time stamps alone"):
-        verify_token(signer.stamp(MESSAGE, TIME), MESSAGE, (signer.root,))
+        verify_token(signer.stamp(MESSAGE, TIME), MESSAGE, (signer.trusted,))
     for year in (2001, 2050):  # before the certificate, and after it
         late = authority.stamp(MESSAGE, datetime(year, 1, 1, tzinfo=UTC))
         with pytest.raises(TimestampError, match="does not hold"):
@@ -106,14 +106,14 @@ def test_a_certificate_for_stamps_lends_its_purpose_to_no_other() -> None:
         twin = make_authority(usage=other, serial=7).leaf.public_bytes(Encoding.DER)
         token = signer.stamp(MESSAGE, TIME, others=(twin,))
         with pytest.raises(TimestampError, match="two certificates"):
-            verify_token(token, MESSAGE, (signer.root,))
+            verify_token(token, MESSAGE, (signer.trusted,))
     stranger = make_authority("another").leaf.public_bytes(Encoding.DER)
     good = make_authority()
-    token = good.stamp(MESSAGE, TIME, others=(stranger, good.root.public_bytes(Encoding.DER)))
-    assert verify_token(token, MESSAGE, (good.root,)).latest == TIME
+    token = good.stamp(MESSAGE, TIME, others=(stranger, good.trusted))
+    assert verify_token(token, MESSAGE, (good.trusted,)).latest == TIME
     version = stranger.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x72", 1)
     with pytest.raises(TimestampError, match="is not version 3"):
-        verify_token(good.stamp(MESSAGE, TIME, others=(version,)), MESSAGE, (good.root,))
+        verify_token(good.stamp(MESSAGE, TIME, others=(version,)), MESSAGE, (good.trusted,))
 
 
 @pytest.mark.parametrize("name", [*FORMS, *LATER_FORMS])
@@ -124,16 +124,16 @@ def test_what_form_a_response_must_have(authority: Authority, name: str) -> None
     token = authority.stamp(
         MESSAGE,
         TIME,
-        others=(authority.root.public_bytes(Encoding.DER),),
+        others=(authority.trusted,),
         status=parts.get("status", 0),
         parts=parts,
     )
     if holds:
-        assert verify_token(token, MESSAGE, (authority.root,)).latest == TIME
+        assert verify_token(token, MESSAGE, (authority.trusted,)).latest == TIME
         assert verify_by_library(token, authority.root)
         return
     with pytest.raises(TimestampError):
-        verify_token(token, MESSAGE, (authority.root,))
+        verify_token(token, MESSAGE, (authority.trusted,))
 
 
 def verify_by_library(token: bytes, root: x509.Certificate) -> bool:
@@ -150,11 +150,11 @@ def test_what_a_path_of_certificates_must_have(name: str) -> None:
     signer, middle = make_path(**given)
     token = signer.stamp(MESSAGE, STAMPED, others=(middle.public_bytes(Encoding.DER),))
     if holds:
-        assert verify_token(token, MESSAGE, (signer.root,)).latest == STAMPED
+        assert verify_token(token, MESSAGE, (signer.trusted,)).latest == STAMPED
         assert verify_by_library(token, signer.root)
         return
     with pytest.raises(TimestampError, match="does not hold"):
-        verify_token(token, MESSAGE, (signer.root,))
+        verify_token(token, MESSAGE, (signer.trusted,))
 
 
 def test_a_fraction_of_a_second_counts(authority: Authority) -> None:
@@ -162,7 +162,7 @@ def test_a_fraction_of_a_second_counts(authority: Authority) -> None:
     for fraction, micros in ((b".5", 500_000), (b".0000001", 1), (b"." + b"0" * 5000 + b"1", 1)):
         token = authority.stamp(MESSAGE, TIME, accuracy=1, parts={"fraction": fraction})
         late = TIME + timedelta(seconds=1, microseconds=micros)
-        assert verify_token(token, MESSAGE, (authority.root,)).latest == late
+        assert verify_token(token, MESSAGE, (authority.trusted,)).latest == late
 
 
 def test_the_signer_itself_may_be_a_root() -> None:
@@ -175,9 +175,9 @@ def test_the_signer_itself_may_be_a_root() -> None:
     own = builder.public_key(key.public_key()).sign(key, hashes.SHA256())
     signer = Authority(key, own, own)
     token = signer.stamp(MESSAGE, TIME)
-    assert verify_token(token, MESSAGE, (own,)).authority == "CN=a clock of its own"
+    assert verify_token(token, MESSAGE, (signer.trusted,)).authority == "CN=a clock of its own"
     with pytest.raises(TimestampError, match="leads to the root"):
-        verify_token(token, MESSAGE, (make_authority().root,))
+        verify_token(token, MESSAGE, (make_authority().trusted,))
 
 
 def test_no_certificate_that_is_added_changes_what_holds() -> None:
@@ -188,10 +188,10 @@ def test_no_certificate_that_is_added_changes_what_holds() -> None:
         _, twin = make_path()
         others = [one.public_bytes(Encoding.DER) for one in (middle, twin, signer.root)]
         token = signer.stamp(MESSAGE, TIME, others=others)
-        assert verify_token(token, MESSAGE, (signer.root,)).latest == TIME
+        assert verify_token(token, MESSAGE, (signer.trusted,)).latest == TIME
     many = [make_authority().root.public_bytes(Encoding.DER) for _ in range(16)]
     with pytest.raises(TimestampError, match="1 to 16"):
-        verify_token(signer.stamp(MESSAGE, TIME, others=many), MESSAGE, (signer.root,))
+        verify_token(signer.stamp(MESSAGE, TIME, others=many), MESSAGE, (signer.trusted,))
 
 
 def test_a_response_nested_without_end_is_refused() -> None:
@@ -199,18 +199,19 @@ def test_a_response_nested_without_end_is_refused() -> None:
     for _ in range(2000):
         data = der_of(0x30, data)
     with pytest.raises(TimestampError, match="nested deeper"):
-        verify_token(data, MESSAGE, (make_authority().root,))
+        verify_token(data, MESSAGE, (make_authority().trusted,))
 
 
 def test_the_path_is_in_the_token_and_ends_in_a_root() -> None:
     signer, middle = make_path()
+    between = middle.public_bytes(Encoding.DER)
     bare = signer.stamp(MESSAGE, TIME)
-    whole = signer.stamp(MESSAGE, TIME, others=(middle.public_bytes(Encoding.DER),))
+    whole = signer.stamp(MESSAGE, TIME, others=(between,))
     for token, trusted in (
-        (bare, (signer.root, middle)),
-        (whole, (middle,)),
-        (whole, (signer.leaf,)),
-        (whole + b"\0", (signer.root,)),
+        (bare, (signer.trusted, between)),
+        (whole, (between,)),
+        (whole, (signer.leaf.public_bytes(Encoding.DER),)),
+        (whole + b"\0", (signer.trusted,)),
     ):
         with pytest.raises(TimestampError):
             verify_token(token, MESSAGE, trusted)
@@ -218,7 +219,7 @@ def test_the_path_is_in_the_token_and_ends_in_a_root() -> None:
 
 def test_no_altered_byte_changes_the_time(authority: Authority) -> None:
     """Bytes outside what is signed may change; what is proven does not."""
-    token, roots = authority.stamp(MESSAGE, TIME), (authority.root,)
+    token, roots = authority.stamp(MESSAGE, TIME), (authority.trusted,)
     refused = 0
     for i in range(0, len(token), 7):
         altered = bytearray(token)
@@ -239,10 +240,10 @@ def test_roots_are_pem_or_der(authority: Authority, tmp_path: Path) -> None:
     other = make_authority("another")
     pem = tmp_path / "roots.pem"
     pem.write_bytes(b"".join(a.root.public_bytes(Encoding.PEM) for a in (authority, other)))
-    assert load_roots(pem) == (authority.root, other.root)
+    assert load_roots(pem) == (authority.trusted, other.trusted)
     der = tmp_path / "root.der"
-    der.write_bytes(authority.root.public_bytes(Encoding.DER))
-    assert load_roots(der) == (authority.root,)
+    der.write_bytes(authority.trusted)
+    assert load_roots(der) == (authority.trusted,)
     der.write_bytes(b"-----BEGIN CERTIFICATE-----")
     with pytest.raises(TimestampError, match="is no certificate") as caught:
         load_roots(der)
@@ -254,7 +255,7 @@ def test_a_root_of_another_version_serves_nobody(
     authority: Authority, tmp_path: Path, version: int | None
 ) -> None:
     """It is no bad file, and stops no other root in it."""
-    signed, *rest = read_der(authority.root.public_bytes(Encoding.DER)).items
+    signed, *rest = read_der(authority.trusted).items
     head = b"" if version is None else der_of(0xA0, der_of(0x02, bytes([version])))
     fields = der_of(0x30, head, *(item.raw for item in signed.items[1:]))
     path = tmp_path / "root.der"

@@ -93,7 +93,7 @@ def draw_with(authority: Authority, run: Path, time: int = CLAIMED, **changes: A
     """What an auditor brings, with a token of the run's claim."""
     digest = compute_claim_digest(read_claim(run).claim)
     token = authority.stamp(digest, datetime.fromtimestamp(time, UTC))
-    given = BeaconDraw(ROUND, get_beacon("quicknet"), token, (authority.root,))
+    given = BeaconDraw(ROUND, get_beacon("quicknet"), token, (authority.trusted,))
     return replace(given, **changes)
 
 
@@ -328,7 +328,7 @@ def test_what_an_auditor_brings_must_fit(honest: Path, authority: Authority) -> 
     cases: list[tuple[BeaconDraw, type[Exception], str]] = [
         (replace(good, beacon=replace(good.beacon, round=999), round=999), BeaconError, "verify"),
         (replace(good, token=foreign), TimestampError, "is of other bytes"),
-        (replace(good, roots=(other.root,)), TimestampError, "does not hold"),
+        (replace(good, roots=(other.trusted,)), TimestampError, "does not hold"),
         (replace(good, roots=()), TimestampError, "no root certificate"),
         (replace(good, chain=read_chain_of("walkthrough")), BeaconError, ""),
     ]
@@ -391,7 +391,7 @@ def test_a_task_names_chain_delay_and_authority(
     task: CompiledTask, tmp_path: Path, authority: Authority
 ) -> None:
     chain = decode_chain(json.dumps(make_own_chain()).encode())
-    rule = BeaconRule(chain.hash, 600, (identify_root(authority.root),))
+    rule = BeaconRule(chain.hash, 600, (identify_root(authority.trusted),))
     run, other = tmp_path / "run", make_authority("another")
     train(name_beacon(task, rule), run, key=KEY)
     claimed = chain.genesis + 5000
@@ -405,7 +405,7 @@ def test_a_task_names_chain_delay_and_authority(
     with pytest.raises(BeaconError, match="gives round 1121"):
         verify(run, samples=1, beacon=replace(given, round=1120, beacon=sooner))
     with pytest.raises(TimestampError, match="is one that the task names"):
-        verify(run, samples=1, beacon=replace(given, roots=(other.root,)))
+        verify(run, samples=1, beacon=replace(given, roots=(other.trusted,)))
     with pytest.raises(BeaconError, match="not known here"):
         verify(run, samples=1, beacon=replace(given, chain=None))
     quick = replace(get_beacon("quicknet"), round=1121)

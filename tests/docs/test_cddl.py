@@ -789,11 +789,28 @@ def test_what_ids_are_hashes_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_receipt_is_a_hash_of() -> None:
     """The body that is signed is the first field of what is sent."""
-    for rule in ("receipt", "time", "refusal"):
-        sample = next(sample for sample in SAMPLES if sample.rule == f"signed-{rule}")
+    for field, rule in (("receipt", "receipt"), ("time", "host-time"), ("refusal", "refusal")):
+        sample = next(sample for sample in SAMPLES if sample.rule == f"signed-{field}")
         value = cbor.decode(sample.encoded)
         assert isinstance(value, dict)
-        assert why(rule, cbor.encode(value[rule])) == ""
+        assert why(rule, cbor.encode(value[field])) == ""
+
+
+PRELUDE = frozenset(
+    "any uint nint int bstr bytes tstr text tdate time number biguint bignint bigint integer "
+    "unsigned decfrac bigfloat eb64url eb64legacy eb16 encoded-cbor uri b64url b64legacy regexp "
+    "mime-message cbor-any float16 float32 float64 float16-32 float32-64 float false true bool nil "
+    "null undefined".split()
+)
+"""What every grammar has: RFC 8610, appendix D."""
+
+
+def test_the_grammar_names_no_rule_twice() -> None:
+    """The file as it is, with the prelude that belongs to every file: other readers refuse it
+    whole where a name is there twice."""
+    rules = re.findall(r"(?m)^([A-Za-z$@_][\w.$@-]*) =", GRAMMAR.read_text())
+    assert len(rules) > 100
+    assert sorted(rules) == sorted(set(rules) - PRELUDE)
 
 
 def test_every_rule_of_the_grammar_is_used() -> None:

@@ -22,13 +22,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.attest.authority import (
     FORMS,
+    LAST_FORMS,
     LATER_FORMS,
     LATER_PATHS,
     PATHS,
     STAMPED,
+    der_of,
     make_authority,
     make_path,
 )
+from vtrain.attest.der import read_der
 from vtrain.spec.domains import TASK_ID, compute_domain_hash
 from vtrain.wire.task import BeaconRule, decode_task, encode_task
 
@@ -84,10 +87,12 @@ def make_more_tokens(kept: Json) -> Json:
     docs/format.md ("Time") takes and refuses, as far as they are not ``kept``: random."""
     roots, tokens = {}, {}
     first = {**FORMS, HALF: ({"fraction": b".5"}, False)}
-    for key, forms in (("forms", first), ("later forms", LATER_FORMS)):
+    lists = (("forms", first), ("later forms", LATER_FORMS), ("last forms", LAST_FORMS))
+    for key, forms in lists:
         if key in kept["roots"]:
             continue
-        clock = make_authority(f"a clock of {'many' if forms is first else 'more'} forms")
+        count = {"forms": "many", "later forms": "more"}.get(key, "the last")
+        clock = make_authority(f"a clock of {count} forms")
         root = clock.root.public_bytes(Encoding.DER)
         roots[key] = root.hex()
         for name, (parts, _) in forms.items():
@@ -259,6 +264,10 @@ def make_draws(roots: dict[str, str]) -> list[Json]:
             draw(f"path: {name}", holds, root=f"path: {name}", delay=LATE)
             for name, (_, holds) in LATER_PATHS.items()
         ),
+        *(
+            draw(f"form: {name}", holds, root="last forms", delay=LATE)
+            for name, (_, holds) in LAST_FORMS.items()
+        ),
     ]
 
 
@@ -273,6 +282,9 @@ def make_root_files(roots: dict[str, str]) -> list[Json]:
 
     pem, both, body = write(root), (root, other), base64.b64encode(root)
     lists = base64.b64encode(b"\x30\x00")
+    fields, algorithm, signature = (item.raw for item in read_der(root).items)
+    longer = der_of(0x30, algorithm[2:], b"\5\0")
+    odd = der_of(0x30, fields, longer, signature)
     cases: list[tuple[str, bytes, tuple[bytes, ...] | None]] = [
         ("one in DER", root, (root,)),
         ("two in PEM", pem + write(other), both),
@@ -294,6 +306,7 @@ def make_root_files(roots: dict[str, str]) -> list[Json]:
         ("base64 without its end", pem + begin + lists.rstrip(b"=") + b"\n" + end, None),
         ("base64 with bits to spare", pem + begin + b"MAB=\n" + end, None),
         ("all in one line", begin[:-1] + body + end, None),
+        ("one that names its signature's algorithm in two ways", write(odd) + pem, (root,)),
         ("no block", b"-----BEGIN KEY-----\nMAA=\n-----END KEY-----\n", None),
         ("nothing", b"", None),
     ]

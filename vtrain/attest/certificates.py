@@ -139,7 +139,7 @@ def read_algorithm(element: Element, name: str) -> str:
     """The identifier of an algorithm without parameters, which are NULL or left out;
     EncodingError."""
     fields = Fields(element, name)
-    found = der.read_oid(fields.take(der.OID, "algorithm"), name)
+    found = der.read_oid(fields.take(der.OID, "algorithm"))
     fields.maybe(der.NULL)
     fields.end()
     return found
@@ -177,10 +177,10 @@ def _identify_key(key: Element) -> tuple[str, str]:
     about = Fields(fields.take(der.SEQUENCE, "algorithm"), "key: algorithm")
     bits = fields.take(der.BIT_STRING, "subjectPublicKey").body
     fields.end()
-    kind = der.read_oid(about.take(der.OID, "algorithm"), "key: algorithm")
+    kind = der.read_oid(about.take(der.OID, "algorithm"))
     curve = ""
     if kind == _EC:
-        curve = der.read_oid(about.take(der.OID, "curve"), "key: curve")
+        curve = der.read_oid(about.take(der.OID, "curve"))
         # Of the other forms of a point some libraries take one, some both, some none.
         if bits[:2] != b"\0\4":
             raise EncodingError("is a point in another form than both coordinates", where="key")
@@ -282,7 +282,7 @@ def _read_extensions(certificate: Certificate) -> _Extensions:
     found: _Extensions = {}
     for item in () if certificate.extensions is None else certificate.extensions.items:
         fields = Fields(item, "extension")
-        name = der.read_oid(fields.take(der.OID, "extnID"), "extension")
+        name = der.read_oid(fields.take(der.OID, "extnID"))
         critical = fields.maybe(der.BOOLEAN)
         value = fields.take(der.OCTET_STRING, "extnValue").body
         fields.end()
@@ -322,7 +322,7 @@ def _refuse_signer(extensions: _Extensions) -> str:
 
 
 def _read_purpose(item: Element) -> str:
-    return der.read_oid(item, "extendedKeyUsage") if item.tag == der.OID else ""
+    return der.read_oid(item) if item.tag == der.OID else ""
 
 
 def _refuse_ca(extensions: _Extensions, between: int) -> str:

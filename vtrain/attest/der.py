@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from vtrain.errors import EncodingError
@@ -89,6 +90,8 @@ def _check(element: Element, at: int) -> None:
         reason = "is no truth value"
     elif tag == NULL and body:
         reason = "has a value"
+    elif tag == OID and not _is_identifier(body):
+        reason = "is no object identifier"
     elif tag == SET and not is_in_order(element.items):
         reason = "is a set that is not in order"
     if reason:
@@ -99,6 +102,14 @@ def is_short(body: bytes) -> bool:
     """Whether the bytes of an INTEGER are as few as they can be."""
     spare = len(body) > 1 and (body[0], body[1] >> 7) in ((0x00, 0), (0xFF, 1))
     return bool(body) and not spare
+
+
+def _is_identifier(body: bytes) -> bool:
+    """Whether the bytes of an OBJECT IDENTIFIER are numbers, each as short as it can be."""
+    if not body or body[-1] >= 0x80:
+        return False
+    # A number begins after each byte below 80, and at the front.
+    return not any(last < 0x80 and byte == 0x80 for last, byte in pairwise(b"\0" + body))
 
 
 def is_in_order(items: Sequence[Element]) -> bool:
@@ -155,20 +166,14 @@ def read_integer(element: Element) -> int:
     return int.from_bytes(element.body, signed=True)
 
 
-def read_oid(element: Element, name: str) -> str:
-    """An object identifier in decimal digits and points; EncodingError."""
+def read_oid(element: Element) -> str:
+    """The value of an OBJECT IDENTIFIER, in decimal digits and points."""
     numbers, value = list[int](), 0
-    body = element.body
-    first = True
-    for byte in body:
-        if first and byte == 0x80:
-            break
-        value, first = value << 7 | byte & 0x7F, byte < 0x80
-        if first:
+    for byte in element.body:
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
             numbers.append(value)
             value = 0
-    if not numbers or not first:
-        raise EncodingError("is no object identifier", where=name)
     head = min(numbers[0] // 40, 2)
     return ".".join(map(str, (head, numbers[0] - 40 * head, *numbers[1:])))
 

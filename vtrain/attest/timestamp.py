@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vtrain.attest import der
 from vtrain.attest.certificates import (
@@ -36,9 +36,6 @@ from vtrain.attest.der import Element, Fields
 from vtrain.commit.files import read_file
 from vtrain.errors import EncodingError, MissingExtraError, StorageError, TimestampError
 from vtrain.limits import LIMITS
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 _SIGNED_DATA, _TST_INFO = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
 _CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
@@ -77,21 +74,21 @@ def make_request(message: bytes) -> bytes:
     return bytes(TimestampRequestBuilder(data=message).build().as_bytes())
 
 
-def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
-    """The root certificates in a file, PEM (one or more) or DER (docs/format.md, *Files*): those
-    that can serve, which may be none.
+def load_roots(path: Path) -> tuple[bytes, ...]:
+    """The root certificates (DER) in a file, PEM (one or more) or DER (docs/format.md, *Files*):
+    those that can serve, which may be none.
 
     TimestampError for a file of another form; StorageError where it cannot be read.
     """
     data = read_file(path, LIMITS.roots_bytes, error=StorageError)
     try:
         blocks = _read_pem(data) if data.lstrip().startswith(b"-----BEGIN") else [data]
-        found = [_load_root(der.read_der(block)) for block in blocks]
+        found = [block for block in blocks if _can_serve(der.read_der(block))]
     except EncodingError as error:
         place = f"{error.where}: " if error.where else ""
         reason = f"is no certificate: {place}{error.message}"
         raise TimestampError(reason, where=str(path)) from None
-    return tuple(root for root in found if root is not None)
+    return tuple(found)
 
 
 def _read_pem(data: bytes) -> list[bytes]:
@@ -120,30 +117,29 @@ def _read_pem(data: bytes) -> list[bytes]:
     return found
 
 
-def _load_root(element: Element) -> x509.Certificate | None:
-    """A certificate that a path may lead to; None for what is DER, and none that is taken."""
+def _can_serve(element: Element) -> bool:
+    """Whether a path may lead to this: not to what is DER, and no certificate that is taken."""
+    try:
+        read_certificate(element)
+    except EncodingError:
+        return False
+    return True
+
+
+def _name_subject(root: bytes) -> str:
+    """A root's subject, for people; "" where its values are no text, or a library does not take
+    the certificate, as nobody has to see them."""
     from cryptography import x509
 
     try:
-        read_certificate(element)
-        return x509.load_der_x509_certificate(element.raw)
-    except (EncodingError, ValueError, x509.InvalidVersion):
-        return None
-
-
-def _name_subject(root: x509.Certificate) -> str:
-    """A root's subject, for people; "" where its values are no text, as nobody has to see them."""
-    try:
-        return root.subject.rfc4514_string()
-    except ValueError:
+        return x509.load_der_x509_certificate(root).subject.rfc4514_string()
+    except (ValueError, x509.InvalidVersion):
         return ""
 
 
-def identify_root(root: x509.Certificate) -> bytes:
+def identify_root(root: bytes) -> bytes:
     """The SHA-256 of a certificate's DER, 32 bytes: what a task pins of an authority."""
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return hashlib.sha256(root.public_bytes(Encoding.DER)).digest()
+    return hashlib.sha256(root).digest()
 
 
 def read_token(path: Path) -> bytes:
@@ -152,17 +148,15 @@ def read_token(path: Path) -> bytes:
 
 
 def verify_token(
-    token: bytes, message: bytes, roots: Sequence[x509.Certificate], where: str = "token"
+    token: bytes, message: bytes, roots: Sequence[bytes], where: str = "token"
 ) -> ProvenTime:
     """When ``message`` existed at the latest, by a response (DER, `application/timestamp-reply`)
-    of an authority whose certificate leads to one of ``roots``, the first that holds.
+    of an authority whose certificate leads to one of ``roots`` (DER), the first that holds.
 
     TimestampError, at ``where``, for bytes that are no granted response, a token of another
     message, a signature that does not hold, a certificate that leads to none of the roots, was not
     valid at the token's time or is not for time stamps.
     """
-    from cryptography.hazmat.primitives.serialization import Encoding
-
     if not roots:
         raise TimestampError("there is no root certificate to hold it against", where=where)
     try:
@@ -183,7 +177,7 @@ def verify_token(
     reason = "nothing was tried"
     for root in roots:
         try:
-            trusted = read_certificate(der.read_der(root.public_bytes(Encoding.DER)))
+            trusted = read_certificate(der.read_der(root))
         except EncodingError as error:
             reason = f"a root is no certificate that is taken: {error.where}: {error.message}"
             continue
@@ -280,7 +274,7 @@ def _check_attributes(attributes: Element, digest: bytes) -> None:
     for item in attributes.items:
         _require_tag(item, der.SEQUENCE, "signedAttrs")
         fields = Fields(item, "signedAttrs")
-        name = der.read_oid(fields.take(der.OID, "type"), "signedAttrs")
+        name = der.read_oid(fields.take(der.OID, "type"))
         if name in values:
             raise EncodingError(f"has {name} twice", where="signedAttrs")
         values[name] = fields.take(der.SET, "values").items
@@ -292,7 +286,7 @@ def _check_attributes(attributes: Element, digest: bytes) -> None:
             raise EncodingError(f"has no {name}, or not one value of it", where="signedAttrs")
         return found[0]
 
-    if der.read_oid(find(_CONTENT_TYPE, der.OID), "content-type") != _TST_INFO:
+    if der.read_oid(find(_CONTENT_TYPE, der.OID)) != _TST_INFO:
         raise EncodingError("is not that of a TSTInfo", where="content-type")
     if find(_MESSAGE_DIGEST, der.OCTET_STRING).body != digest:
         raise EncodingError("is not that of the content", where="message-digest")
@@ -372,7 +366,7 @@ def _require_tag(element: Element, tag: int, name: str) -> None:
 
 
 def _require_oid(fields: Fields, due: str, name: str) -> None:
-    found = der.read_oid(fields.take(der.OID, name), name)
+    found = der.read_oid(fields.take(der.OID, name))
     if found != due:
         raise EncodingError(f"is {found}, not {due}", where=name)
 

@@ -16,13 +16,12 @@ the round can exclude that: that is what a pin is for (:mod:`vtrain.audit.pin`).
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from vtrain.attest.bls import (
     G1_LENGTH,
@@ -48,9 +47,6 @@ from vtrain.limits import LIMITS
 from vtrain.wire.json_text import decode_json
 from vtrain.wire.report import BeaconUse, Randomness
 from vtrain.wire.task import BeaconRule
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 Scheme = Literal["bls-unchained-g1-rfc9380", "pedersen-bls-chained"]
 _SCHEMES: Final[tuple[Scheme, ...]] = get_args(Scheme)
@@ -150,7 +146,7 @@ class BeaconDraw:
     round: int
     beacon: Beacon
     token: bytes | None = None
-    roots: tuple[x509.Certificate, ...] = ()
+    roots: tuple[bytes, ...] = ()
     chain: Chain | None = None
     library: LibraryName = "auto"
 
@@ -357,11 +353,12 @@ def find_due_round(rule: BeaconRule, chain: Chain, proven: ProvenTime) -> int:
 
 def ceil_time(time: datetime) -> int:
     """A time in whole seconds since 1970, never earlier than it is."""
-    return math.ceil(time.timestamp())
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return -(-since // timedelta(seconds=1))  # exactly: a float has no microseconds of far years
 
 
 def prove_time(
-    rule: BeaconRule, token: bytes, message: bytes, roots: tuple[x509.Certificate, ...]
+    rule: BeaconRule, token: bytes, message: bytes, roots: tuple[bytes, ...]
 ) -> ProvenTime:
     """The time that ``token`` proves for ``message`` (a claim's digest), by one of ``roots`` that
     the rule takes; TimestampError."""

@@ -304,29 +304,45 @@ class _OutsideError(Exception):
         self.node, self.element, self.value = node, element, value
 
 
+def _make_zeros(kind: TensorType) -> tuple[Array, npt.NDArray[np.uint8]]:
+    """A tensor of zeros, which take no memory, and a 0 for each of its chunks; ResourcesError."""
+    chunks = -(-kind.byte_length // CHUNK_LENGTH)
+    try:
+        return np.zeros(kind.shape, NUMPY_DTYPES[kind.dtype]), np.zeros(chunks, np.uint8)
+    except MemoryError:
+        raise ResourcesError(
+            f"a tensor of {kind.byte_length} bytes has no room", where="memory"
+        ) from None
+
+
+@dataclass
+class _Brought:
+    """What was brought of a tensor, for whichever node and with whatever it came: what a node reads
+    counts neither how a store cuts what it serves, nor what other nodes have read."""
+
+    value: Array
+    there: npt.NDArray[np.uint8]
+    """For each chunk whether it is here."""
+
+    def list_missing(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those chunks of the spans that are not here, as rising (first, end)."""
+        wanted = np.concatenate([np.arange(first, end) for first, end in spans])
+        return _join_runs(wanted[self.there[wanted] == 0])
+
+
 @dataclass
 class _Part:
-    """A tensor of which some chunks are here: zeros elsewhere, which take no memory."""
+    """What one node has read of a tensor: zeros elsewhere."""
 
     value: Array
     there: npt.NDArray[np.uint8]
     """For each chunk whether it was asked for, is here, and within its range; nothing where all of
     them are."""
-    brought: npt.NDArray[np.uint8]
-    """The same of chunks that came with others: where one reads finds out nothing of a chunk that
-    was not asked for, so that it does not count how a store cuts what it serves."""
 
     @classmethod
     def make_empty(cls, kind: TensorType) -> _Part:
         """A tensor of which nothing is here; ResourcesError."""
-        chunks = -(-kind.byte_length // CHUNK_LENGTH)
-        try:
-            value = np.zeros(kind.shape, NUMPY_DTYPES[kind.dtype])
-            return cls(value, np.zeros(chunks, np.uint8), np.zeros(chunks, np.uint8))
-        except MemoryError:
-            raise ResourcesError(
-                f"a tensor of {kind.byte_length} bytes has no room", where="memory"
-            ) from None
+        return cls(*_make_zeros(kind))
 
     def list_missing(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
         """Those of the chunks that are not here, as rising (first, end)."""
@@ -334,11 +350,6 @@ class _Part:
             return []
         wanted = np.unique(np.fromiter(chunks, np.int64))
         return _join_runs(wanted[self.there[wanted] == 0])
-
-    def list_unread(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those chunks of the spans of which the bytes are not here, in the same form."""
-        wanted = np.concatenate([np.arange(first, end) for first, end in spans])
-        return _join_runs(wanted[self.brought[wanted] == 0])
 
 
 def _join_runs(chunks: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -490,7 +501,7 @@ class _RowWalk(Walk):
     ) -> None:
         super().__init__(rows.checker, trace, leaves, offset, {})
         self._rows, self._digests_before = rows, before
-        self._parts: dict[int, _Part] = {}
+        self._brought: dict[int, _Brought] = {}
 
     def visit(self, index: int) -> WrongValue | None:
         node = self._nodes[index]
@@ -517,7 +528,7 @@ class _RowWalk(Walk):
 
     def _drop(self, node: int) -> None:
         super()._drop(node)
-        self._parts.pop(node, None)
+        self._brought.pop(node, None)
 
     def _check_range(self, node: int, value: Array, start: int, stop: int, whole: Array) -> None:
         """Elements ``start`` to before ``stop`` of the output of a node, ``value``."""
@@ -626,14 +637,12 @@ class _RowWalk(Walk):
         return [found[at] for at in range(len(spans))]
 
     def _part(self, node: int) -> _Part:
-        """What is here of the output of a node: all where it is small, or is held."""
+        """What whoever begins to read the output of a node knows: all where it is small, or is
+        held, else nothing."""
         kind = self._nodes[node].outputs[0]
         if node in self._values or kind.byte_length <= self._rows.rows.above:
-            nothing = np.empty(0, np.uint8)
-            return _Part(self.value(node), nothing, nothing)
-        if node not in self._parts:
-            self._parts[node] = _Part.make_empty(kind)
-        return self._parts[node]
+            return _Part(self.value(node), np.empty(0, np.uint8))
+        return _Part.make_empty(kind)
 
     def _bring(self, node: int, part: _Part, chunks: Iterable[int]) -> None:
         """Read the chunks that are missing; each element of them is to be in its range."""
@@ -641,19 +650,23 @@ class _RowWalk(Walk):
         if not wanted:
             return
         kind, digest = self._nodes[node].outputs[0], self.digest(node)
-        flat = part.value.reshape(-1)
+        if node not in self._brought:
+            self._brought[node] = _Brought(*_make_zeros(kind))
+        brought = self._brought[node]
+        flat, source = part.value.reshape(-1), brought.value.reshape(-1)
         width = flat.itemsize
-        unread = part.list_unread(wanted)
+        unread = brought.list_missing(wanted)
         try:
             for start, data in self._rows.store.read_parts(digest, kind, unread) if unread else ():
                 first, stop = start // width, (start + len(data)) // width
-                flat[first:stop] = np.frombuffer(data, flat.dtype)
-                part.brought[start // CHUNK_LENGTH : -(-(start + len(data)) // CHUNK_LENGTH)] = 1
+                source[first:stop] = np.frombuffer(data, flat.dtype)
+                brought.there[start // CHUNK_LENGTH : -(-(start + len(data)) // CHUNK_LENGTH)] = 1
         except NotProducedError as error:
             raise self._owe(node, error) from None
         per = CHUNK_LENGTH // width
         for begin, end in wanted:
             first, stop = begin * per, min(end * per, kind.size)
+            flat[first:stop] = source[first:stop]
             part.there[begin:end] = 1
             self._check_range(node, flat[first:stop], first, stop, flat)
 

@@ -51,7 +51,7 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--samples` | an integer from 0 | how many segments to replay | 3 |
 | `--all` | yes or no | replay all of them; not together with `--samples` | no |
 | `--seed` | 1 to 64 bytes | the randomness of the draw | 32 bytes, drawn after reading the claim |
-| `--beacon` | a round: `drand:` and 1 to 16 digits, the first not 0 | draw by it; not together with `--seed` | none |
+| `--beacon` | `drand:N`, without leading zeros | draw by round N; not with `--seed` | none |
 | `--beacon-file` | a file | the bytes of that round; always with `--beacon` | none |
 | `--token` | a file | a time stamp of the claim; with `--authority` | its time is not known |
 | `--authority` | a file | root certificates that the auditor trusts; with `--token` | none |
@@ -205,7 +205,7 @@ usage, and so is `--samples 0`):
 
 | argument | type | what | where it is not given |
 |---|---|---|---|
-| `--steps` | steps, as 3,7,20-24 | their intervals; not with `--samples`, `--seed`, `--beacon` | some are drawn |
+| `--steps` | as 3,7,20-24 | their intervals; not with `--samples`, `--seed`, `--beacon` | some |
 | `--traces` | a folder | where the traces are, also of a run in a store | `traces` of the run |
 | `--trace-claim` | 32 bytes, or a file | the pin of what was signed of traces | none |
 | `--challenge` | 1 to 64 bytes | the randomness of the vectors | 32 bytes, drawn late |
@@ -276,7 +276,7 @@ The auditor is asked this besides (`--samples` is then the number of steps, 1 wh
 |---|---|---|---|
 | `--srs` | a file | the SRS | bad usage |
 | `--private` | yes or no | by public files alone | no |
-| `--steps` | steps, as 3,7,20-24 | look at these | some are drawn |
+| `--steps` | steps: 3,7,20-24 | look at these | some are drawn |
 | `--batches` | a file | a `signed-batches`; always with `--owner` | none |
 | `--owner` | 32 bytes | the key of the data's owner | none |
 | `--allow-insecure-srs` | yes or no | accept an SRS of no known ceremony | no |

@@ -6,10 +6,11 @@ end, with an interval of each of its audits, at the task's own distances between
 checkpoints.  A machine shared with others does the same work in one minute 1.6 times as fast as in
 the next, so that a task is estimated and measured in turn, ``ROUNDS`` times: what counts is the
 median of the ratios, and the least and the greatest stand beside it.
-Rounds and bytes of disputes, and proofs, are of a cost model.  Its constants were
-fitted to ``FITTED``; the tasks of ``HELD_OUT`` had no part in it.  Proofs (``--part proofs``, kept
-in results/estimate-proofs.json) are of a tile of a product and of a whole step of 784-16-10, to
-which the constants were fitted, and of a whole step of 784-32-10, which had no part in the times.
+
+Rounds and bytes of disputes, and proofs, are of a cost model.  Its constants were fitted to
+``FITTED``; the tasks of ``HELD_OUT`` had no part in it.  Proofs (``--part proofs``, kept in
+results/estimate-proofs.json) are of a tile of a product and of a whole step of 784-16-10, to which
+the constants were fitted, and of a whole step of 784-32-10, whose times had no part in it.
 
 Predicted before the first run: 5 to 10 % off for steps and checks, which are measured for a moment
 and later for longer; 20 % for memory and disputes.
@@ -201,9 +202,9 @@ def merge(rounds: list[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
         row = dict(rows[0])
         assert all(other["figure"] == row["figure"] for other in rows)
         row |= {key: statistics.median(r[key] for r in rows) for key in ("estimated", "measured")}
-        ratios = sorted(r[_RATIO] for r in rows if r[_RATIO] is not None)
-        if ratios:
-            row |= {_RATIO: statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
+        ratios = [r[_RATIO] for r in rows if r[_RATIO] is not None]
+        row[_RATIO] = statistics.median(ratios) if ratios else None
+        row |= {"least": min(ratios, default=None), "most": max(ratios, default=None)}
         yield row
 
 

@@ -817,34 +817,35 @@ def on_curve(point: tuple[int, int]) -> bool:
 
 BN254_R = 21888242871839275222246405745257275088548364400416034343698204186575808495617
 FROM_MONTGOMERY = pow(2, -256, BN254_P)
-Point = tuple[int, int] | None  # None is the point at infinity
+Point = tuple[int, int, int]  # X, Y and Z of x = X / Z, y = Y / Z; Z is 0 at infinity
+INFINITY: Point = (0, 1, 0)
 
 
 def add_points(a: Point, b: Point) -> Point:
-    """The sum of two points of BN254."""
-    if a is None or b is None:
-        return b if a is None else a
-    (ax, ay), (bx, by) = a, b
-    if ax == bx and (ay + by) % BN254_P == 0:
-        return None
-    over, under = (3 * ax * ax, 2 * ay) if a == b else (by - ay, bx - ax)
-    slope = over * pow(under, -1, BN254_P) % BN254_P
-    x = (slope * slope - ax - bx) % BN254_P
-    return x, (slope * (ax - x) - ay) % BN254_P
+    """The sum of two points of BN254, whichever they are: algorithm 7 of Renes, Costello and Batina
+    (ePrint 2015/1060)."""
+    (ax, ay, az), (bx, by, bz) = a, b
+    x, y, z = ax * bx, ay * by, 9 * az * bz
+    xy, yz, xz = ax * by + ay * bx, ay * bz + az * by, 9 * (ax * bz + az * bx)
+    return (
+        (xy * (y - z) - yz * xz) % BN254_P,
+        ((y - z) * (y + z) + 3 * x * xz) % BN254_P,
+        (yz * (y + z) + 3 * x * xy) % BN254_P,
+    )
 
 
 def sum_multiples(factors: list[int], points: list[tuple[int, int]]) -> Point:
     """The sum of `factor * point`, in digits of four bits: points of one digit are added first."""
     pairs = [
-        (f, p) if f >= 0 else (-f, (p[0], -p[1] % BN254_P))
+        (f, (p[0], p[1], 1)) if f >= 0 else (-f, (p[0], -p[1], 1))
         for f, p in zip(factors, points, strict=True)
         if f
     ]
-    total: Point = None
+    total = INFINITY
     for shift in reversed(range(0, max((f.bit_length() for f, _ in pairs), default=0) + 1, 4)):
         for _ in range(4):
             total = add_points(total, total)
-        at_least: Point = None  # the points whose digit is not smaller
+        at_least = INFINITY  # the points whose digit is not smaller
         for digit in range(15, 0, -1):
             for point in (p for f, p in pairs if f >> shift & 15 == digit):
                 at_least = add_points(at_least, point)
@@ -918,9 +919,10 @@ class Commitments:
                 sum(v * powers[i * j % self.rows] for i, v in enumerate(column)) * unit % BN254_R
                 for j in range(self.rows)
             ]
-        total = sum_multiples(column, self.points)
-        require(total is not None, "commitment", "is of nothing")
-        return total[0].to_bytes(32, "big") + total[1].to_bytes(32, "big")
+        x, y, z = sum_multiples(column, self.points)
+        require(z != 0, "commitment", "is of nothing")
+        scale = pow(z, -1, BN254_P)
+        return b"".join((value * scale % BN254_P).to_bytes(32, "big") for value in (x, y))
 
     def commit_all(self, tensors: list[np.ndarray], key: bytes) -> list[bytes]:
         """Those to the columns of tensors that a key hides; with the layout `tiles` the tensors

@@ -10,6 +10,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.srs import share_srs
+
 # The machines that run the tests are slow and shared: time limits of single examples only flicker.
 hypothesis.settings.register_profile("vtrain", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("vtrain")
@@ -19,6 +21,13 @@ hypothesis.settings.load_profile("vtrain")
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _share_srs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """With the other workers, if there are any: their folders are in one."""
+    own = tmp_path_factory.getbasetemp()
+    share_srs(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 def put_slow_first(items: list[pytest.Item], processes: int) -> None:

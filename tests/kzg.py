@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.srs import place_srs
 from tests.tasks import make_tiny_task
 from vtrain.commit.files import write_atomic
 from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import StepCommitter
 from vtrain.prove.backend.kzg import CommitKey
-from vtrain.prove.backend.srs import generate_srs
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
@@ -32,7 +32,7 @@ SECRET = SECRETS.batches
 def make_key(path: Path, k: int = K) -> CommitKey:
     """A key over the SRS in ``path``, which is made where it is not there; always the same one."""
     if not path.exists():
-        generate_srs(path, k, seed=b"tests")
+        place_srs(path, k, b"tests")
     return CommitKey(path, k, BLINDING)
 
 

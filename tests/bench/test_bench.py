@@ -7,7 +7,7 @@ import io
 import json
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.cli.calls import Call, write_task
 from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx
-from vtrain.bench import estimate
+from vtrain.bench import estimate, stages
 from vtrain.bench.alone import CHECKPOINT, STATUS, prepare
 from vtrain.bench.bench import measure_task
 from vtrain.bench.estimate import PROOF, estimate_game, estimate_task
@@ -70,6 +70,12 @@ MEASURED = {
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated task file."""
     return write_task(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of the command are medians of the fewest calls, not of a second of them."""
+    monkeypatch.setattr(stages, "Setting", partial(stages.Setting, seconds=0.01))
 
 
 # --- measuring

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from vtrain.prove.backend.srs import generate_srs
+from tests.srs import place_srs
 
 CIRCUITS = Path(__file__).resolve().parents[2] / "circuits"
 
@@ -69,7 +69,7 @@ def test_anyone_makes_the_same_verifying_key(maker: ModuleType, tmp_path: Path) 
     """A key anew, over the SRS that its label says how to make, and a proof of another's held
     against it, with nothing but ezkl and the files of circuits/."""
     srs = tmp_path / "k15.srs"
-    generate_srs(srs, 15, seed=b"\0")
+    place_srs(srs, 15, b"\0")
     folder = CIRCUITS / "matmul-nn"
     key = json.loads((folder / "circuit.json").read_text())["keys"][maker.LABEL]
     cases = json.loads((CIRCUITS.parent / "tests/vectors/proofs.json").read_text())["cases"]

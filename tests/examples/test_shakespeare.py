@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import operator
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +19,8 @@ import torch
 import vtrain
 from tests.examples.plain import audit_plainly
 from tests.examples.running import run
+from tests.exhaustive import spare
+from tests.prove.test_tile_runs import fake_circuits
 from vtrain.attest.keys import generate_key
 from vtrain.demo.cheats import CHEATS
 from vtrain.engines.registry import open_session
@@ -59,16 +64,14 @@ fine_gradients = true
 """
 
 
-@pytest.fixture
-def gpt(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The example's file, with one block of 16 features for 16 places."""
-    spec = importlib.util.spec_from_file_location("gpt", repository / "examples/shakespeare/gpt.py")
+def load(repository: Path, name: str) -> ModuleType:
+    """A copy of one of the example's files, of which no import knows."""
+    path = repository / "examples" / "shakespeare" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name, value in {"LAYERS": 1, "FEATURES": 16, "HEADS": 2, "CONTEXT": 16}.items():
-        monkeypatch.setattr(module, name, value)
     return module
 
 
@@ -82,8 +85,25 @@ def measure_loss(model: Path, ids: np.ndarray[tuple[int, ...], np.dtype[np.uint1
     return float(torch.nn.functional.cross_entropy(scores, labels))
 
 
-def write_task(gpt: ModuleType, folder: Path) -> tuple[Path, np.ndarray[Any, Any]]:
-    """A task file with its exponents, and the text in numbers."""
+@dataclass(frozen=True)
+class Written:
+    """A task file with its exponents, of a model of one block, and the text in numbers.  Tests only
+    read them."""
+
+    file: Path
+    ids: np.ndarray[Any, Any]
+
+    @property
+    def model(self) -> Path:
+        return self.file.with_suffix(".onnx")
+
+
+@pytest.fixture(scope="module")
+def written(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Of 16 features for 16 places."""
+    gpt, folder = load(repository, "gpt"), tmp_path_factory.mktemp("gpt")
+    for name, value in {"LAYERS": 1, "FEATURES": 16, "HEADS": 2, "CONTEXT": 16}.items():
+        setattr(gpt, name, value)
     characters, ids = gpt.read_ids()
     assert (len(characters), ids.size) == (65, 1_115_394)
     ids.tofile(folder / "tokens.bin")
@@ -91,7 +111,7 @@ def write_task(gpt: ModuleType, folder: Path) -> tuple[Path, np.ndarray[Any, Any
     gpt.export(gpt.GPT(len(characters)).eval(), folder / "gpt.onnx")
     (folder / "gpt.toml").write_text(TASK)
     vtrain.profile(folder / "gpt.toml")
-    return folder / "gpt.toml", ids
+    return Written(folder / "gpt.toml", ids)
 
 
 def train(file: Path, folder: Path) -> tuple[CompiledTask, Path]:
@@ -102,17 +122,16 @@ def train(file: Path, folder: Path) -> tuple[CompiledTask, Path]:
 
 
 def test_a_gpt_is_trained_verified_and_exported(
-    gpt: ModuleType, repository: Path, tmp_path: Path
+    written: Written, repository: Path, tmp_path: Path
 ) -> None:
-    file, ids = write_task(gpt, tmp_path)
-    model = import_onnx(tmp_path / "gpt.onnx")
+    ids, model = written.ids, import_onnx(written.model)
     assert len(model.params) == 16, "the tables are one; norms and biases are apart"
-    task, path = train(file, tmp_path)
+    task, path = train(written.file, tmp_path)
     report = vtrain.verify(path, samples=3, task_id=task.task_id)
     assert report.verdict == "verified"
     assert audit_plainly(path, "--samples", "1")["verdict"] == "verified"
     exported, _ = export_run(path, tmp_path / "out")
-    before = measure_loss(tmp_path / "gpt.onnx", ids[20000:])
+    before = measure_loss(written.model, ids[20000:])
     after = measure_loss(exported, ids[20000:])
     assert before == pytest.approx(np.log(65), abs=0.1)
     assert after < before - 0.7
@@ -129,11 +148,10 @@ def test_a_gpt_is_trained_verified_and_exported(
     assert write("--temperature", 0, "--seed", 2) == write("--temperature", 0, "--seed", 3)
 
 
-def test_cheats_are_caught_and_disputed(gpt: ModuleType, repository: Path, tmp_path: Path) -> None:
-    file, _ = write_task(gpt, tmp_path)
-    short: tuple[object, ...] = ("--task", file, "--steps", 12, "--false-step", 7)
+def test_cheats_are_caught_and_disputed(written: Written, repository: Path) -> None:
+    short: tuple[object, ...] = ("--task", written.file, "--steps", 8, "--false-step", 7)
     out = run(repository, "shakespeare/cheats.py", *short)
-    assert out.count("in step 7 of 12: fraud, at step 7") == len(CHEATS)
+    assert out.count("in step 7 of 8: fraud, at step 7") == len(CHEATS)
     out = run(repository, "dispute/run.py", *short, "--commit-every", 4)
     assert "The solver's claim fell: refuted at step 7, node " in out
     assert "That node is 'update/characters.weight', a rescale of shape (65, 16)." in out
@@ -141,10 +159,22 @@ def test_cheats_are_caught_and_disputed(gpt: ModuleType, repository: Path, tmp_p
     assert "replayed here: the same verdict." in out
 
 
-def test_a_tile_of_a_step_is_proven(gpt: ModuleType, repository: Path, tmp_path: Path) -> None:
-    """Of whatever statement is drawn, to an auditor with public files alone."""
-    file, _ = write_task(gpt, tmp_path)
-    out = run(repository, "shakespeare/tile.py", "--task", file, "--steps", 2)
+@pytest.mark.parametrize("real", spare([False, True], operator.not_))
+def test_a_tile_of_a_step_is_proven(
+    written: Written,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    real: bool,
+) -> None:
+    """Of whatever statement is drawn, to an auditor with public files alone; all is as it stands
+    there, unless keys and ezkl are stand-ins."""
+    if not real:
+        fake_circuits(monkeypatch)
+    arguments = ["tile.py", "--task", str(written.file), "--steps", "2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    load(repository, "tile").main()
+    out = capsys.readouterr().out
     assert "statements say all of the step" in out
     assert "verifies it with public files alone: verified" in out
     assert "and of a proof with another end: inconclusive" in out

@@ -35,6 +35,7 @@ from vtrain.prove.steps.probe import Probed, probe_step_circuit
 Real = tuple[Mapping[str, Any], Mapping[str, Ints]]
 LARGE = Size(3, 2**30)
 names = pytest.mark.parametrize("name", STEP_CIRCUITS)
+SHARES = 12
 
 
 def make(name: str, loss: str = "mse", size: Size = LARGE) -> Circuit:
@@ -208,7 +209,7 @@ def test_inverses_that_are_none_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", spare(range(6), (0).__eq__))
+@pytest.mark.parametrize("share", spare(range(SHARES), (0).__eq__))
 @pytest.mark.parametrize(
     ("name", "loss", "redundant"),
     [
@@ -233,7 +234,7 @@ def test_whichever_condition_is_missing_is_noticed(
 ) -> None:
     """But those named, of which something else must be false as well.
 
-    What the first circuit has too is left out of it alone.  One run takes a sixth of them.
+    What the first circuit has too is left out of it alone.  One run takes a share of them.
     """
     circuit, honest = make(name, loss), circuit_module._list_conditions
     first = honest(make("step", "mse")._b).values() if (name, loss) != ("step", "mse") else ()
@@ -244,7 +245,7 @@ def test_whichever_condition_is_missing_is_noticed(
         for index, (_, condition) in honest(circuit._b).items()
         if condition not in tried_before
     }
-    for index, condition in list(own.items())[share::6]:
+    for index, condition in list(own.items())[share::SHARES]:
         tried += 1
 
         def without(builder: CircuitBuilder, index: int = index) -> dict[int, tuple[int, str]]:
@@ -257,7 +258,7 @@ def test_whichever_condition_is_missing_is_noticed(
             continue
         missed.add(condition)
     assert missed <= redundant
-    assert tried > len(redundant) / 6
+    assert tried > len(redundant) / SHARES
 
 
 # --- another law

@@ -16,11 +16,12 @@ import pytest
 from blake3 import blake3
 
 from tests.prove.circuits import LIMITS
+from tests.srs import place_srs
 from tests.vectors import proof_rule
 from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, pin
-from vtrain.prove.backend.srs import generate_srs
+from vtrain.prove.backend.srs import identify_srs
 from vtrain.prove.tiles.circuits import (
     LinearMap,
     build_tile_circuit,
@@ -40,8 +41,8 @@ Json = dict[str, Any]
 @pytest.fixture(scope="module")
 def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("vectors") / "srs"
-    made = generate_srs(path, FILE["srs"]["k"], seed=bytes.fromhex(FILE["srs"]["seed"]))
-    assert made.sha256.hex() == FILE["srs"]["sha256"]
+    place_srs(path, FILE["srs"]["k"], bytes.fromhex(FILE["srs"]["seed"]))
+    assert identify_srs(path).sha256.hex() == FILE["srs"]["sha256"]
     return path
 
 

@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.attest.authority import make_authority
 from tests.audit.runs import make_smallest_task
+from tests.srs import place_srs
 from tests.tasks import make_tiny_task
 from tests.vectors import generate_beacon, kzg_rule
 from vtrain._core import MerkleTree
@@ -2816,7 +2817,7 @@ def make_whole_files() -> Path:
     folder = Path(mkdtemp(prefix="whole-step-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     srs, pins = folder / WHOLE_SRS, json.loads((WHOLE / "pins.json").read_text())
-    generate_srs(srs, WHOLE_K, seed=WHOLE_SEED)
+    place_srs(srs, WHOLE_K, WHOLE_SEED)
     small, identity = cut_srs(srs)
     assert identity.sha256.hex() == pins["srs"]
     pinned = pin(build_step_circuit(make_trained_task().graph, WHOLE_K), WHOLE_K)
@@ -3296,7 +3297,7 @@ def make_tile_srs() -> Path:
     """That SRS, in a folder for as long as this process lives."""
     folder = Path(mkdtemp(prefix="tiles-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    generate_srs(folder / TILE_SRS, TILE_K, seed=WHOLE_SEED)
+    place_srs(folder / TILE_SRS, TILE_K, WHOLE_SEED)
     return folder / TILE_SRS
 
 
@@ -3716,6 +3717,12 @@ def read_files() -> dict[str, bytes | str]:
     }
 
 
+def list_stale() -> list[str]:
+    """The files below ``audit/`` that are not what :func:`make_files` gives."""
+    made, found = make_files(), read_files()
+    return sorted(name for name in made.keys() | found.keys() if made.get(name) != found.get(name))
+
+
 def main() -> int:
     """Write or compare every folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -3727,15 +3734,12 @@ def main() -> int:
         prove_whole_step()
     if given.stamp:
         stamp_claim()
-    made = make_files()
     if given.check:
-        found = read_files()
-        stale = sorted(
-            name for name in made.keys() | found.keys() if made.get(name) != found.get(name)
-        )
+        stale = list_stale()
         for name in stale:
             sys.stderr.write(f"audit/{name} is not what the generator gives\n")
         return 1 if stale else 0
+    made = make_files()
     shutil.rmtree(FOLDER, ignore_errors=True)
     write_files(FOLDER, made)
     return 0

@@ -308,22 +308,30 @@ def verify_proof(
     (:meth:`Proof.commitments`), the settings, key and SRS themselves.  StorageError for a file that
     cannot be read, ProverError when the process died, which is no verdict.
     """
+    (verification,) = verify_proofs([proof], settings=settings, vk=vk, srs=srs, limits=limits)
+    return verification
+
+
+def verify_proofs(
+    proofs: Sequence[Proof], *, settings: Path, vk: Path, srs: Path, limits: Limits
+) -> list[Verification]:
+    """As :func:`verify_proof`, of each by itself, in one process."""
     for path in (settings, vk, srs):
         require_file(path, error=StorageError)
     with TemporaryDirectory(prefix="vtrain-proof-") as folder:
-        path = Path(folder) / "proof.json"
-        with storing(path):
-            path.write_bytes(encode_proof(proof))
-        arguments = {
-            "proof_path": str(path),
-            "settings_path": str(settings),
-            "vk_path": str(vk),
-            "srs_path": str(srs),
-        }
-        try:
-            (answer,) = run_ezkl([Call("verify", arguments)], limits)
-        except CallFailedError as error:
-            return Verification(False, error.message)
+        named = {"settings_path": str(settings), "vk_path": str(vk), "srs_path": str(srs)}
+        calls = []
+        for number, proof in enumerate(proofs):
+            path = Path(folder) / f"proof-{number}.json"
+            with storing(path):
+                path.write_bytes(encode_proof(proof))
+            calls.append(Call("verify", named | {"proof_path": str(path)}))
+        return [_judge(answer) for answer in try_ezkl(calls, limits)]
+
+
+def _judge(answer: Any) -> Verification:
+    if isinstance(answer, CallFailedError):
+        return Verification(False, answer.message)
     return Verification(answer is True, "" if answer is True else "ezkl did not say that it holds")
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from vtrain.commit.files import (
 )
 from vtrain.errors import EncodingError, NotProducedError, ProverError, SrsError
 from vtrain.limits import LIMITS
-from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl, verify_proof
+from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl, verify_proofs
 from vtrain.prove.backend.settings import PinnedCircuit, check_measured, make_run_arguments
 from vtrain.prove.backend.srs import SRS_POINT, Progress, Srs, open_srs, quiet
 from vtrain.wire import cbor
@@ -341,6 +341,9 @@ _LAST_POINTS: Final = 128
 _MOST_WORDS: Final = 1 << 16
 
 
+_TRIED: Final = 16
+
+
 _EOF: Final = "Transcript error"
 
 
@@ -348,32 +351,36 @@ def _find_proof_length(keys: Keys, pinned: PinnedCircuit, limits: Limits) -> int
     """How long a proof is to the byte, which ezkl tells nobody and does not check.
 
     A text of the point (1, 2) over and over reads as points and as numbers alike.  Too short, it
-    ends while ezkl reads it; else it gets as far as the last two points, and fails there.
+    ends while ezkl reads it; else it gets as far as the last two points, and fails there.  Many
+    lengths are tried at a time, as a process takes longer to start than to try them.
     """
+    data = bytes(31) + b"\1" + bytes(31) + b"\2"
 
-    def is_short(words: int) -> bool:
-        data = bytes(31) + b"\1" + bytes(31) + b"\2"
-        fake = (data * (words // 2 + 1))[: words * _WORD]
-        found = verify_proof(
-            Proof(fake, ()),
+    def count_short(lengths: Sequence[int]) -> int:
+        """How many of these rising numbers of words are too few."""
+        found = verify_proofs(
+            [Proof((data * (words // 2 + 1))[: words * _WORD], ()) for words in lengths],
             settings=keys.settings,
             vk=keys.vk,
             srs=keys.verifier_srs,
             limits=limits,
         )
-        if found.holds:
+        if any(item.holds for item in found):
             raise ProverError(
                 "ezkl takes a proof of made-up bytes: it cannot be relied on", where="verify"
             )
-        return _EOF in found.reason
+        return sum(_EOF in item.reason for item in found)
 
     low = 2 * len(json.loads(pinned.settings)["module_sizes"]["polycommit"])
-    high = 4 * low
-    while is_short(high):
-        low, high = high, 2 * high
-        if high > _MOST_WORDS:
+    lengths = [low << doubled for doubled in range(1, 6)]
+    while (short := count_short(lengths)) == len(lengths):
+        low, lengths = lengths[-1], [words << 5 for words in lengths]
+        if low > _MOST_WORDS:
             raise ProverError("finds no length of proofs", where="verify")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_short(middle) else (low, middle)
-    return high * _WORD + _LAST_POINTS
+    while True:
+        low, high = lengths[short - 1] if short else low, lengths[short]
+        if high - low == 1:
+            return high * _WORD + _LAST_POINTS
+        apart = -(-(high - low) // _TRIED)
+        lengths = [*range(low + apart, high, apart), high]
+        short = count_short(lengths)

@@ -192,7 +192,12 @@ def test_torch_trains_with_the_masks_of_the_task(
         monkeypatch.setattr(gpt, name, value)
     sizes = {table: {"context": 16} for table in ("data", "test")}
     sizes["test"] |= {"stride": 16, "count": 1000}
-    settings = {**sizes, "schedule": {"warmup": 1}, "optimizer": {"learning_rate": 0.01}}
+    settings = {
+        **sizes,
+        "schedule": {"warmup": 1},
+        "optimizer": {"learning_rate": 0.01},
+        "format": {"calibration_steps": 3},
+    }
     both = shakespeare.Variant(steps=30, layers=1, dropout=0.25, settings=settings).open(tmp_path)
     task = both.compile()
     masks = [i for i, node in enumerate(task.graph.nodes) if node.op == "dropout_mask"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from blake3 import blake3
 
@@ -51,8 +52,25 @@ def _store(*coordinates: int) -> bytes:
     return b"".join(((c << 256) % P).to_bytes(32, "little") for c in coordinates)
 
 
+@cache
+def _list_multiples() -> list[list[Any]]:
+    """d 16^i G, for each place i of a factor and each digit d."""
+    found, unit = [], bn128.G1
+    for _ in range(64):
+        row = [bn128.Z1]
+        for _ in range(16):
+            row.append(bn128.add(row[-1], unit))
+        unit = row.pop()
+        found.append(row)
+    return found
+
+
 def _find_point(factor: int) -> tuple[int, int]:
-    x, y = bn128.normalize(bn128.multiply(bn128.G1, factor % R))
+    total, left = bn128.Z1, factor % R
+    for row in _list_multiples():
+        total = bn128.add(total, row[left & 15])
+        left >>= 4
+    x, y = bn128.normalize(total)
     return int(x), int(y)
 
 

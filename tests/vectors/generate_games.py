@@ -99,6 +99,8 @@ SOLVER, OTHER, THIRD, FOURTH, FIFTH, SIXTH, STRANGER = KEYS = tuple(map(make_key
 HOST = make_key(20)
 LATE = OPENED + 2700
 SIGNATURE = 64
+REFUTED_TWICE = 11
+"""Draws when the parties of that game move: so that a sub-claim comes late enough."""
 Json = Any
 Array = npt.NDArray[Any]
 
@@ -485,6 +487,23 @@ class Busy:
 
 
 @dataclass
+class Dripping:
+    """Makes each of its moves once in a while, as drawn: ``chance`` sixteenths of those it could."""
+
+    actor: Actor
+    words: list[int]
+    chance: int = 3
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        for signed in list(self.actor.moves(game)):
+            if game.round == 0 or self.words.pop() % 16 < self.chance:
+                yield signed
+
+    def wakes(self, game: Game) -> int | None:
+        return game.now + 5
+
+
+@dataclass
 class Sorted:
     """Makes the moves of one who looks at a game in no order."""
 
@@ -813,6 +832,35 @@ def two_places(table: Table) -> None:
 
 
 # many
+
+
+def make_lie_in_steps(*lies: tuple[int, int]) -> Patched:
+    """The truth, but for an element of the prepared samples in each of several steps, and the loss
+    of their records: (step, element)."""
+    outputs, records = {}, {}
+    for step, element in lies:
+        place = (step, find_node("x/prepared"))
+        outputs[place] = bump(make_truth().tensor(*place), element, 3)
+        records[step] = replace(get_record(step), loss=get_record(step).loss + 3)
+    return Patched(make_truth(), make_task(), outputs=outputs, records=records)
+
+
+@game(
+    "A claim whose sub-claims were refuted in two contests: of the one that began first counts the "
+    "place, though its sub-claim came last.",
+    solver=lambda: make_lie_in_steps((1, 27), (2, 30)),
+)
+def refuted_twice(table: Table) -> None:
+    lies = (((1, 27), (2, 30)), ((1, 27), (3, 36)), ((3, 36),))
+    keys = (SOLVER, OTHER, THIRD)
+    words = np.random.Philox(key=REFUTED_TWICE).random_raw((3, 2000))
+    play(
+        table,
+        *(
+            Dripping(Player(make_lie_in_steps(*lie), key), some.tolist())
+            for lie, key, some in zip(lies, keys, words, strict=True)
+        ),
+    )
 
 
 def make_lies(*steps: int) -> list[Patched]:

@@ -35,8 +35,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.attest.authority import make_authority
 from tests.audit.runs import make_smallest_task
 from tests.srs import place_srs
-from tests.tasks import make_tiny_task
+from tests.tasks import CONTEXT, make_bigram_onnx, make_tiny_task, make_tokens
 from tests.vectors import generate_beacon, kzg_rule
+from tests.vectors.generate_games import compile_model
 from vtrain._core import MerkleTree
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.traces import compute_traces_digest
@@ -58,6 +59,7 @@ from vtrain.graph.evaluate import apply_node
 from vtrain.graph.model import Linear, Model
 from vtrain.graph.step import (
     Affine,
+    Ids,
     Momentum,
     StepPlan,
     compute_initial_state,
@@ -95,7 +97,15 @@ from vtrain.wire.graph import Node, Ref, StepGraph, encode_graph
 from vtrain.wire.hiding import Hiding, HidingKey, Kind
 from vtrain.wire.proof import CircuitPin, KzgRecord, ProofSpec, decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record, encode_record
-from vtrain.wire.task import LAW_VERSION, WITH_KZG, BeaconRule, TaskSpec, encode_task
+from vtrain.wire.task import (
+    LAW_VERSION,
+    WITH_KZG,
+    BeaconRule,
+    TaskSpec,
+    Windows,
+    describe_windows,
+    encode_task,
+)
 from vtrain.wire.tiles import SignedTraceClaim, TileOpening, TileProof, TileTrace, TraceClaim
 from vtrain.wire.traces import SignedTensorTraces, TensorTrace, TensorTraces
 
@@ -2203,8 +2213,9 @@ def publish(run: Run) -> Objects:
     out, files, done = Objects(), run.files(), set[bytes]()
     for state in run.states.values():
         write_state(out, run.graph, state, done)
-    table = np.frombuffer(run.samples, np.uint8).reshape(run.spec.data.samples, -1)
-    samples = Samples(run.spec.data, table)
+    rows = -1 if run.spec.data.windows else run.spec.data.samples
+    table = np.frombuffer(run.samples, np.uint8)
+    samples = Samples(run.spec.data, table if rows < 0 else table.reshape(rows, -1))
     write_samples(out, samples, make_samples_form(run.spec.data), lambda what, done, total: None)
     names = ("task.cbor", "graph.cbor", "log.bin", "claim.cbor", "kzg.bin")
     out.update({name: files[name] for name in names if name in files})
@@ -3113,6 +3124,26 @@ def ninth_cases() -> Iterator[Case]:
         yield case(f"usage-beacon-{name}", about, small, "", None, asked, extra=files)
 
 
+def eleventh_cases() -> Iterator[Case]:
+    """What an eleventh round of readers asked."""
+    tokens = np.zeros((2 << 17) + 700, "<u8")  # of 2^17 to a piece
+    near = np.frombuffer(make_tokens(1400, 7, dtype="u64").table, "<u8")
+    tokens[:700], tokens[-700:] = near[:700], near[700:]
+    table = np.frombuffer(tokens.tobytes(), np.uint8)
+    windows = Windows("u64", len(tokens), CONTEXT, stride=5, shift=2 << 17)
+    data = Samples(describe_windows(windows, compute_tensor_digest(table)), table)
+    run = make_run(compile_model(make_bigram_onnx(), data, Ids(), 4, 8192))
+
+    def withhold(objects: Objects, run: Run) -> None:
+        pieces = objects[f"lists/{run.spec.data.root.hex()}"]
+        assert len(pieces) == 3 * 32
+        for name in (f"chunks/{pieces[32:64].hex()}", f"lists/{pieces[32:64].hex()}"):
+            objects.pop(name)
+
+    about = "the second of three pieces of the tokens, between all x and all y, is not there"
+    yield stored("tokens-between-withheld", about, withhold, None, run=run)
+
+
 def flip_proof(bundle: ProofBundle) -> bytes:
     """The bundle with the lowest bit of the last byte of its proof changed."""
     return encode_bundle(replace(bundle, proof=flip(bundle.proof)))
@@ -3592,6 +3623,7 @@ GROUPS: Final = (
     tile_cases,
     rows_cases,
     ninth_cases,
+    eleventh_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

@@ -488,7 +488,7 @@ class Busy:
 
 @dataclass
 class Dripping:
-    """Makes each of its moves once in a while, as drawn: ``chance`` sixteenths of those it could."""
+    """Makes its moves once in a while, as drawn: ``chance`` sixteenths of those it could make."""
 
     actor: Actor
     words: list[int]

@@ -17,6 +17,7 @@ from vtrain.attest.bls import (
     NUL_G1,
     POP,
     Library,
+    LibraryName,
     Possessed,
     aggregate,
     generate_secret,
@@ -39,9 +40,18 @@ ORDER = 0x73EDA753299D7D483339D80809A1D80553BDA402FFFE5BFEFFFFFFFF00000001
 INFINITY = 0xC0
 
 
+@cache
+def open_remembering(name: LibraryName) -> Library:
+    """The library, which checks a signature once that several tests have: py_ecc takes long."""
+    library = open_library(name)
+    for check in ("verify_in_g1", "verify_in_g2"):
+        setattr(library, check, cache(getattr(library, check)))
+    return library
+
+
 @pytest.fixture(params=["py_ecc", "blst"])
 def library(request: pytest.FixtureRequest) -> Library:
-    return open_library(request.param)
+    return open_remembering(request.param)
 
 
 @cache

@@ -7,6 +7,7 @@ right of the leftmost difference is never looked at.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -126,16 +127,38 @@ def test_every_operator_is_lied_about() -> None:
     assert set(TABLE) - there == ELSEWHERE
 
 
+def list_kinds(graph: str) -> dict[tuple[Any, ...], int]:
+    """A node of each kind in a graph."""
+    run = get_run(graph)
+    return {describe_kind(run, node): node for node in range(len(run.task.graph.nodes))}
+
+
+def list_earlier_kinds(graph: str) -> set[tuple[Any, ...]]:
+    """Of nodes in the graphs before this one."""
+    before = list(GRAPHS)[: list(GRAPHS).index(graph)]
+    return {kind for other in before for kind in list_kinds(other)}
+
+
 # Of the language models, every operator is lied about below.
-@pytest.mark.parametrize("graph", spare(GRAPHS, lambda graph: graph not in ("gpt", "llama")))
-def test_a_lie_in_any_node(graph: str) -> None:
+@pytest.mark.parametrize(
+    ("graph", "anew"),
+    spare(
+        product(GRAPHS, [False, True]),
+        lambda case: case[0] not in ("gpt", "llama") and not case[1],
+    ),
+)
+def test_a_lie_in_any_node(graph: str, anew: bool) -> None:
     """First, middle and last element; in both steps of a trace; the liar solves or challenges.
 
-    Of large graphs one element of each kind of nodes.
+    Of large graphs one element of each kind of nodes; and nodes of kinds that a graph before had
+    only if ``anew``.
     """
-    run = get_run(graph)
-    kinds = {describe_kind(run, node): node for node in range(len(run.task.graph.nodes))}
-    for node in kinds.values() if graph in LARGE else range(len(run.task.graph.nodes)):
+    run, kinds = get_run(graph), list_kinds(graph)
+    chosen = set(kinds.values() if graph in LARGE else range(len(run.task.graph.nodes)))
+    if not anew:
+        known = list_earlier_kinds(graph)
+        chosen = {node for node in chosen if describe_kind(run, node) not in known}
+    for node in sorted(chosen):
         last = run.tensor(STEP, node).size - 1
         elements = [last // 2] if graph in LARGE else sorted({0, last // 2, last})
         for turn, element in enumerate(elements, node):

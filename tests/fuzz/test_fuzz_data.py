@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -57,6 +58,7 @@ READERS: dict[str, Callable[[Path], None]] = {
 }
 
 
+@cache
 def load_corpus(name: str) -> list[bytes]:
     if name == "checkpoint":
         chunks = checkpoint_chunks(TASK.graph, TASK.initial_state)
@@ -121,7 +123,7 @@ def fuzz(seconds: float) -> None:
     tried, accepted, kept = 0, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
-        inputs = {name: load_corpus(name) for name in READERS}
+        inputs = {name: [*load_corpus(name)] for name in READERS}
         seen = {name: {check(name, path, data) for data in inputs[name]} for name in READERS}
         end = time.monotonic() + seconds
         while time.monotonic() < end:

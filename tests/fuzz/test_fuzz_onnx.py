@@ -16,6 +16,7 @@ import re
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from vtrain.wire.graph import Ref
 CORPUS = Path(__file__).resolve().parent / "corpus" / "onnx"
 
 
+@cache
 def load_corpus() -> list[bytes]:
     return [path.read_bytes() for path in sorted(CORPUS.iterdir())]
 
@@ -226,7 +228,7 @@ def mutate_bytes(generator: random.Random, data: bytes) -> bytes:
 def fuzz(seconds: float) -> None:
     """Mutate the corpus for ``seconds``; keep what was refused in a new way."""
     generator = random.Random(time.time_ns())  # noqa: S311
-    corpus = load_corpus()
+    corpus = [*load_corpus()]
     seen = {shape(check(data)) for data in corpus}
     tried, accepted, kept = 0, 0, 0
     end = time.monotonic() + seconds

@@ -88,6 +88,7 @@ TARGETS = {
 }
 
 
+@cache
 def load_corpus(name: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
@@ -176,7 +177,7 @@ def replace_part(value: cbor.Value, data: st.DataObject) -> cbor.Value:
 def fuzz(seconds: float) -> None:
     """Mutate the corpus for ``seconds``; keep what was refused in a new way."""
     generator = random.Random(time.time_ns())  # noqa: S311
-    inputs = {name: load_corpus(name) for name in TARGETS}
+    inputs = {name: [*load_corpus(name)] for name in TARGETS}
     seen = {name: {shape(check(name, data)) for data in inputs[name]} for name in TARGETS}
     tried, accepted, kept = 0, 0, 0
     end = time.monotonic() + seconds

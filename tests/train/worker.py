@@ -1,15 +1,15 @@
-"""A process that trains, for tests that kill it: reads its orders as JSON, reports line by line.
+"""What a process does that trains, for tests that kill it.
 
-Lines on stdout: "ready", then the number of each step done, at last "done ROOT" (that of the KZG
-log where there is one) or "error CODE".
+It tells: "ready", then the number of each step done, at last "done ROOT" (that of the KZG log
+where there is one) or "error CODE".
 """
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -19,13 +19,12 @@ from vtrain.errors import VtrainError
 from vtrain.train.runner import train
 
 
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
+def work(orders: dict[str, Any], told: Connection) -> None:
+    """Train, and hold after each step until told to go on if the orders say so."""
 
+    def say(*words: object) -> None:
+        told.send(" ".join(map(str, words)))
 
-def main() -> None:
-    orders = json.loads(sys.argv[1])
     task = make_tiny_task(**orders["task"])
     if "srs" in orders:
         task = add_kzg(task, make_key(Path(orders["srs"])))
@@ -33,7 +32,7 @@ def main() -> None:
     def report(done: int, steps: int, loss: float, rate: float) -> None:
         say(done)
         if orders.get("hold"):  # until whoever started this process has seen enough
-            sys.stdin.readline()
+            told.recv()
 
     if "file_limit" in orders:
         resource.setrlimit(resource.RLIMIT_FSIZE, (orders["file_limit"],) * 2)
@@ -51,7 +50,3 @@ def main() -> None:
         say("error", error.code, error)
         raise SystemExit(1) from None
     say("done", (summary.kzg_root or summary.root).hex())
-
-
-if __name__ == "__main__":
-    main()

@@ -28,6 +28,11 @@ pub struct NoSuchChunk {
     pub chunks: u64,
 }
 
+/// Whether threads pay for so many bytes: to wake one takes longer than to hash a few.
+pub fn pays(length: usize) -> bool {
+    length >= PARALLEL_LEN
+}
+
 /// Digest of a tensor's bytes, on this thread alone.
 pub fn digest(data: &[u8]) -> Hash {
     blake3::hash(data).into()
@@ -35,7 +40,7 @@ pub fn digest(data: &[u8]) -> Hash {
 
 /// Digest of a tensor's bytes, spread over the current rayon pool where that pays.
 pub fn digest_parallel(data: &[u8]) -> Hash {
-    if data.len() < PARALLEL_LEN {
+    if !pays(data.len()) {
         return digest(data);
     }
     Hasher::new().update_rayon(data).finalize().into()
@@ -135,25 +140,27 @@ pub struct ChunkTree {
 }
 
 impl ChunkTree {
-    /// Hashes a tensor's bytes in the current rayon pool.
+    /// Hashes a tensor's bytes, in the current rayon pool where that pays.
     pub fn new(data: &[u8]) -> Self {
+        let value = |(index, chunk)| chaining_value(chunk, index as u64);
         let values: Vec<Hash> = if data.is_empty() {
             vec![digest(data)] // the empty chunk is in no larger tensor
+        } else if pays(data.len()) {
+            let chunks = data.par_chunks(CHUNK_LEN).with_min_len(64);
+            chunks.enumerate().map(value).collect()
         } else {
-            data.par_chunks(CHUNK_LEN)
-                .with_min_len(64)
-                .enumerate()
-                .map(|(index, chunk)| chaining_value(chunk, index as u64))
-                .collect()
+            data.chunks(CHUNK_LEN).enumerate().map(value).collect()
         };
         let chunks = values.len() as u64;
         let mut levels = vec![values];
+        let join = |pair: &[Hash]| merge_subtrees_non_root(&pair[0], &pair[1], Mode::Hash);
         while let Some(below) = levels.last().filter(|level| level.len() > 1) {
-            let above = below
-                .par_chunks_exact(2)
-                .with_min_len(512)
-                .map(|pair| merge_subtrees_non_root(&pair[0], &pair[1], Mode::Hash))
-                .collect();
+            let above = if pays(data.len()) {
+                let pairs = below.par_chunks_exact(2).with_min_len(512);
+                pairs.map(join).collect()
+            } else {
+                below.chunks_exact(2).map(join).collect()
+            };
             levels.push(above);
         }
         let mut tree = Self {
@@ -304,10 +311,10 @@ pub fn join_values(values: &[Hash], is_root: bool) -> Option<Hash> {
 fn chaining_value(data: &[u8], first: u64) -> Hash {
     let mut hasher = Hasher::new();
     hasher.set_input_offset(first * CHUNK_LEN as u64);
-    if data.len() < PARALLEL_LEN {
-        hasher.update(data);
-    } else {
+    if pays(data.len()) {
         hasher.update_rayon(data);
+    } else {
+        hasher.update(data);
     }
     hasher.finalize_non_root()
 }

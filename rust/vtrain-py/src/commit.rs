@@ -91,9 +91,11 @@ fn tensor_digest<'py>(
     threads: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let data = data.as_slice();
-    let value = match threads {
-        1 => py.detach(|| digest::digest(data)), // this thread: no hop into a pool
-        _ => detached(py, threads, || digest::digest_parallel(data))?,
+    // On this thread where others do not pay: no hop into a pool.
+    let value = if threads == 1 || !digest::pays(data.len()) {
+        py.detach(|| digest::digest(data))
+    } else {
+        detached(py, threads, || digest::digest_parallel(data))?
     };
     Ok(PyBytes::new(py, &value))
 }
@@ -106,9 +108,11 @@ fn tensor_digests<'py>(
     threads: usize,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let tensors: Vec<&[u8]> = tensors.iter().map(Bytes::as_slice).collect();
-    let digests = match threads {
-        1 => py.detach(|| tensors.iter().map(|data| digest::digest(data)).collect()),
-        _ => detached(py, threads, || digest::digests_parallel(&tensors))?,
+    let length = tensors.iter().map(|data| data.len()).sum();
+    let digests = if threads == 1 || !digest::pays(length) {
+        py.detach(|| tensors.iter().map(|data| digest::digest(data)).collect())
+    } else {
+        detached(py, threads, || digest::digests_parallel(&tensors))?
     };
     Ok(to_python(py, &digests))
 }

@@ -33,7 +33,11 @@ impl ChunkTree {
     #[new]
     #[pyo3(signature = (data, threads=0))]
     fn new(py: Python<'_>, data: Bytes, threads: usize) -> PyResult<Self> {
-        let tree = detached(py, threads, || digest::ChunkTree::new(data.as_slice()))?;
+        let bytes = data.as_slice();
+        let tree = match digest::pays(bytes.len()) {
+            true => detached(py, threads, || digest::ChunkTree::new(bytes))?,
+            false => py.detach(|| digest::ChunkTree::new(bytes)), // no hop into a pool
+        };
         Ok(Self { tree, data })
     }
 

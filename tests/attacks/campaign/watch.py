@@ -136,6 +136,9 @@ class Child:
                 interpreter = [sys.executable, "-c", LAUNCH, *arguments]
                 os.execve(sys.executable, interpreter, os.environ)  # noqa: S606 - no shell wanted
             os.close(MARK_HANDLE)
+            # The streams of before know of other files: of ones perhaps that can be sought in.
+            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             prepare()
             code = _call(auditor, arguments)
         except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on

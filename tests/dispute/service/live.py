@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from vtrain.attest.keys import PrivateKey
+from vtrain.dispute.clock import Ticks, count_monotonic
 from vtrain.dispute.market import Market, MemoryMarket
 from vtrain.dispute.service.app import create_app
 from vtrain.dispute.service.games import GameService
@@ -21,13 +22,33 @@ TOKEN = "a token of the operator"  # noqa: S105 - of a service that lives for on
 DEADLINE = 60.0
 
 
+class Skipping:
+    """The machine's clock, ahead by what a test does not wait for: up to ``LIMITS.gap`` at once."""
+
+    def __init__(self) -> None:
+        self._skipped = 0
+
+    def __call__(self) -> int:
+        return count_monotonic() + self._skipped
+
+    def skip(self, milliseconds: int) -> None:
+        self._skipped += milliseconds
+
+
 @contextmanager
 def serving(
-    url: str, key: PrivateKey, *, market: Market | None = None, limits: Limits = LIMITS
+    url: str,
+    key: PrivateKey,
+    *,
+    market: Market | None = None,
+    limits: Limits = LIMITS,
+    ticks: Ticks = count_monotonic,
 ) -> Iterator[str]:
     """The URL of a service on the database ``url``."""
     with closing(Store(url)) as store:
-        service = GameService(store, key, market or MemoryMarket(), limits=limits, free=True)
+        service = GameService(
+            store, key, market or MemoryMarket(), limits=limits, free=True, ticks=ticks
+        )
         with (
             closing(service),
             closing(Courier(service, store, allow_private=True)) as courier,

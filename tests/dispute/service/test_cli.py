@@ -21,7 +21,7 @@ import pytest
 
 from tests.audit.runs import read_leaves, sign_again, write_leaves
 from tests.dispute.arena import make_key
-from tests.dispute.service.live import serving
+from tests.dispute.service.live import Skipping, serving
 from tests.dispute.service.logs import LEAST, SERVICE_KEY
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key, public_key
@@ -43,10 +43,30 @@ from vtrain.wire.record import decode_record, encode_record
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Iterator[str]:
-    limits = replace(LIMITS, least=LEAST, beat=20)
-    with serving(f"sqlite:///{tmp_path}/games.db", SERVICE_KEY, limits=limits) as url:
+def clock() -> Skipping:
+    return Skipping()
+
+
+@pytest.fixture
+def base(tmp_path: Path, clock: Skipping) -> Iterator[str]:
+    limits, db = replace(LIMITS, least=LEAST, beat=20), f"sqlite:///{tmp_path}/games.db"
+    with serving(db, SERVICE_KEY, limits=limits, ticks=clock) as url:
         yield url
+
+
+@pytest.fixture
+def hurried(clock: Skipping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of whatever a command says that it waits for comes at once."""
+    tell, ends = _Waits.tell, set[int]()
+
+    def hurry(waits: _Waits, game: Game, wait: Wait) -> None:
+        tell(waits, game, wait)
+        if wait.until is not None and wait.until not in ends:
+            ends.add(wait.until)
+            clock.skip(wait.until - game.now)
+
+    monkeypatch.setattr(_Waits, "tell", hurry)
+    monkeypatch.setattr(clients, "_QUIET", 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +99,7 @@ def open_game(base: str, run: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return str(read(capsys)["game"])
 
 
+@pytest.mark.usefixtures("hurried")
 def test_a_lying_run_falls(
     base: str, honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +136,7 @@ def test_a_lying_run_falls(
     assert "the game is over" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("hurried")
 def test_an_honest_run_stands(
     base: str, honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,6 +271,7 @@ def test_a_service_that_is_away_or_lies_is_inconclusive(
     assert f"127.0.0.1:{port}/v1/games/{game}/genesis: does not answer" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("hurried")
 def test_watch_outlives_a_service_that_is_away(
     base: str,
     honest: Path,

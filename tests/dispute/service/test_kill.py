@@ -41,7 +41,7 @@ T = TypeVar("T")
 GAMES = 6
 KILLS = 3
 DEADLINE = 240.0
-SHORT = replace(LEAST, join=5_000, trace=2_000, terms=1_000, budget=600_000)
+SHORT = replace(LEAST, join=2_000, trace=2_000, terms=1_000, budget=600_000)
 
 
 class Server:

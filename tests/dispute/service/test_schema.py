@@ -75,6 +75,12 @@ def test_the_service_keeps_its_schema(case: schemathesis.Case[Any], base: str) -
 
 
 @pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with httpx.Client() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def bodies() -> dict[str, bytes]:
     genesis = make_log_genesis()
     bond = make_bond(compute_game_id(genesis), make_log().root, HONEST)
@@ -88,7 +94,7 @@ def bodies() -> dict[str, bytes]:
 @hypothesis.given(data=st.data())
 @hypothesis.settings(max_examples=75, derandomize=True)
 def test_spoiled_bodies(
-    base: str, bodies: dict[str, bytes], which: int, data: st.DataObject
+    base: str, client: httpx.Client, bodies: dict[str, bytes], which: int, data: st.DataObject
 ) -> None:
     """Bits flipped, bytes cut out or put in: always a problem of the sender's, with our code."""
     path, body = list(bodies.items())[which]
@@ -108,7 +114,7 @@ def test_spoiled_bodies(
             spoiled = bytearray(b"\0")
     hypothesis.assume(bytes(spoiled) != body)
     headers = {"Content-Type": "application/cbor"}
-    response = httpx.post(base + path, content=bytes(spoiled), headers=headers)
+    response = client.post(base + path, content=bytes(spoiled), headers=headers)
     assert 400 <= response.status_code < 500, response.text
     assert response.json()["code"] in {
         *("encoding", "signature", "move-refused", "run", "graph", "range", "task", "terms"),

@@ -172,7 +172,7 @@ def _check_ranges(op: str) -> Complaints:
         if out.tolist() != define(op, case.attrs, case.arrays).tolist():
             complaints.append("is of a law that is not its second definition")
 
-    _draw(40, check)
+    _draw(12, check)
     yield from complaints
 
 
@@ -338,7 +338,10 @@ def _compare_with_onnxruntime(
     sources = [Node(f"in{i}", "state", {"name": f"in{i}"}, (), (t,)) for i, t in enumerate(types)]
     end = Node("out", "next_state", {"name": "out"}, (Ref(len(sources)),), node.outputs)
     proto = onnx_export.export_step_graph(StepGraph((*sources, node, end)))
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    options = onnxruntime.SessionOptions()
+    # Constants of a long power are folded for seconds, and other tests have it as users do.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
     wanted = {value.name for value in session.get_inputs()}
     feeds = {f"state/in{i}": array for i, array in enumerate(arrays)}
     (found,) = session.run(["next/out"], {name: feeds[name] for name in wanted})

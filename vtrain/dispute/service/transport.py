@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 import httpcore
@@ -24,7 +26,7 @@ class TimedTransport(httpx.HTTPTransport):
     """
 
     def __init__(self, seconds: float) -> None:
-        context = httpx.create_ssl_context(trust_env=False)
+        context = _make_context()
         super().__init__(verify=context)
         self._seconds, self._deadline = seconds, Deadline()
         self._pool = httpcore.ConnectionPool(
@@ -39,6 +41,12 @@ class TimedTransport(httpx.HTTPTransport):
         """Send it, and have its time run."""
         self._deadline.start(request.extensions.get(TOTAL, self._seconds))
         return super().handle_request(request)
+
+
+@cache
+def _make_context() -> ssl.SSLContext:
+    """One for all transports of a process: its certificates take longer to read than an answer."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 class _Backend(httpcore.NetworkBackend):

@@ -326,22 +326,30 @@ def _check_export(op: str) -> Complaints:
     if not path.is_file():
         yield f"is held against nothing: there is no tests/vectors/ops/{op}.json"
         return
+    sessions: Sessions = {}
     for content in read_vectors()["operators"]:
         if content["op"] == op:
             item = read_operator_fold(content)
-            yield from _compare_with_onnxruntime(item.node, item.types, item.arrays, item.out)
+            given = item.node, item.types, item.arrays, item.out
+            yield from _compare_with_onnxruntime(*given, sessions)
+
+
+Sessions = dict[bytes, onnxruntime.InferenceSession]
+"""By file: several vectors of a node differ in its inputs alone."""
 
 
 def _compare_with_onnxruntime(
-    node: Node, types: tuple[TensorType, ...], arrays: tuple[Array, ...], out: Array
+    node: Node,
+    types: tuple[TensorType, ...],
+    arrays: tuple[Array, ...],
+    out: Array,
+    sessions: Sessions,
 ) -> Complaints:
     sources = [Node(f"in{i}", "state", {"name": f"in{i}"}, (), (t,)) for i, t in enumerate(types)]
     end = Node("out", "next_state", {"name": "out"}, (Ref(len(sources)),), node.outputs)
     proto = onnx_export.export_step_graph(StepGraph((*sources, node, end)))
-    options = onnxruntime.SessionOptions()
-    # Constants of a long power are folded for seconds, and other tests have it as users do.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    file = proto.SerializeToString()
+    session = sessions[file] = sessions.get(file) or onnxruntime.InferenceSession(file)
     wanted = {value.name for value in session.get_inputs()}
     feeds = {f"state/in{i}": array for i, array in enumerate(arrays)}
     (found,) = session.run(["next/out"], {name: feeds[name] for name in wanted})

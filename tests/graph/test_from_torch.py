@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 
 from tests.graph.test_onnx_import import run_integers
 from tests.modules import (
@@ -31,7 +34,7 @@ from vtrain.graph.from_torch import hold, translate
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Activation, Dropout, Linear
 from vtrain.graph.onnx_import import import_onnx
-from vtrain.graph.weights import export_onnx
+from vtrain.graph.weights import compute_state_dict, export_onnx
 
 
 def import_seeded(make: Callable[[], nn.Module], example: torch.Tensor) -> tuple[Imported, Any]:
@@ -47,7 +50,7 @@ def assert_same_values(
     output."""
     with torch.no_grad():
         given = module.train(training)(x)
-    expected = getattr(given, "logits", given).numpy()
+    expected = getattr(given, "logits", given).detach().numpy()
     numbers = run_integers(found.model, x.numpy())
     assert numbers.shape == expected.shape
     assert np.abs(numbers - expected).max() < 1e-2 * np.abs(expected).max()
@@ -110,6 +113,18 @@ class Scaled(nn.Module):
         batch = x.shape[0]
         tokens = self.first.expand(batch, -1, -1), x, self.last.repeat(batch, 1, 1)
         return torch.cat(tokens, dim=1) + self.places
+
+
+class Passed(nn.Module):
+    """A layer in a module that hands on whatever it is given, and switches gradients on itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return self.inner(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class Gated(nn.Module):
@@ -219,6 +234,32 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (4,),
     ),
+    "functions by their other names": (
+        lambda: Computed(
+            lambda x: torch.hstack(
+                [
+                    torch.clip(torch.multiply(x, x), -1, 1) + x.square(),
+                    torch.concatenate([torch.absolute(x[:, :1]), torch.negative(x[:, 1:])], dim=1),
+                    torch.divide(torch.subtract(x, 0.5, alpha=2), 2).clamp_max(0.25),
+                    torch.true_divide(x, 4).clamp_min(0.0),
+                ]
+            )
+        ),
+        (4,),
+    ),
+    "arguments in a tuple": (Passed, (4,)),
+    "parts before the batch": (
+        lambda: Computed(
+            lambda x: (
+                sum(
+                    one * (number + 1)
+                    for number, one in enumerate(x.view(-1, 3, 2, 2).permute(1, 0, 3, 2).unbind(0))
+                )
+                + x.view(-1, 3, 2, 2).permute(1, 0, 2, 3)[-1]
+            )
+        ),
+        (3, 4),
+    ),
     "torch's own decoder": (
         lambda: Twice(nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True)),
         (5, 8),
@@ -317,6 +358,14 @@ def test_dropout_is_that_of_training_whatever_the_mode_and_modes_are_put_back() 
     assert not module.training
     assert not module.blocks[0].training
     assert module.norm.training
+
+
+def test_dropout_in_place_is_dropout() -> None:
+    dropout = nn.Dropout(0.25, inplace=True)
+    module = nn.Sequential(nn.Linear(4, 4), dropout, nn.Linear(4, 4))
+    found = import_module(module, torch.linspace(-1, 1, 8).view(2, 4))
+    assert [one.keep for one in found.model.layers if isinstance(one, Dropout)] == [3 << 14]
+    assert dropout.inplace
 
 
 def test_parts_in_eval_mode_are_left_so_and_named() -> None:
@@ -570,6 +619,116 @@ def test_values_that_differ_from_call_to_call_are_refused() -> None:
     (problem,) = find_problems(module, torch.zeros(2, 4))
     assert "other values the second time" in problem.reason
     assert module.calls == 0
+
+
+class Annealed(nn.Module):
+    """A factor that each call makes smaller, by ``rate``."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.fc, self.calls, self.rate = nn.Linear(4, 4), 0, rate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.fc(x) * (1 - self.rate * self.calls)  # type: ignore[no-any-return]
+
+
+def test_a_number_that_each_call_changes_is_named_if_it_counts() -> None:
+    x = torch.linspace(-1, 1, 8).view(2, 4)
+    module = nn.Sequential(nn.Linear(4, 4), Annealed(1e-5))
+    (problem,) = find_problems(module, x)
+    assert (problem.path, problem.what) == ("1", "attribute 1.calls")
+    assert "is changed by each call" in problem.reason
+    idle = Annealed(0.0)
+    assert_same_values(import_module(idle, x), idle, x)
+    assert idle.calls == 1
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random])
+def test_draws_of_other_generators_are_refused(draw: Callable[[], float]) -> None:
+    """As of layers that are left out at random: one call would stand for all."""
+    module = Computed(lambda x: x if draw() < 0 else 2 * x)
+    (problem,) = find_problems(module, torch.ones(2, 4))
+    assert "random numbers of Python or numpy" in problem.reason
+
+
+def make_weight_norm() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
+
+
+def make_pruned() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    prune.random_unstructured(module[0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    return module
+
+
+def make_scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        return nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 4))
+
+
+def make_complex() -> nn.Module:
+    module = nn.Linear(4, 4)
+    module.register_buffer("turns", torch.ones(2, dtype=torch.complex64))
+    return module
+
+
+REMEDIES: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
+    "weight norm": (make_weight_norm, "is not supported", "parametrize.remove_parametrizations"),
+    "pruned": (make_pruned, "computes with the parameter", "a weight that is a parameter as it is"),
+    "scripted": (make_scripted, "compiled by torch.jit", "the nn.Module that it was made of"),
+    "complex": (make_complex, "of complex numbers", "as floats"),
+    "no axis left": (
+        lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)),
+        "one number for each sample",
+        "no squeeze(-1)",
+    ),
+    "rows that are rescaled": (
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.Embedding(5, 4, max_norm=1.0)),
+        "scales rows in the forward pass",
+        "max_norm=None",
+    ),
+    "dropped wholly": (
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0)),
+        "ratio must be",
+        "a p of 0",
+    ),
+    "statistics that stay": (
+        lambda: nn.BatchNorm1d(4, momentum=0.0),
+        "momentum must be",
+        "a momentum above 0",
+    ),
+    "logits of all places in one axis": (
+        lambda: Computed(lambda x: x.view(-1, 2, 2).transpose(1, 2).reshape(-1, 2)),
+        "",
+        "no view(-1, classes)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REMEDIES)
+def test_what_is_refused_has_a_remedy_of_its_own(case: str) -> None:
+    make, reason, instead = REMEDIES[case]
+    problem = find_problems(make(), torch.ones(2, 4))[0]
+    assert reason in problem.reason
+    assert instead in problem.instead
+
+
+def test_small_whole_numbers_are_buffers_too() -> None:
+    module = nn.Linear(4, 4)
+    for dtype in (torch.uint8, torch.int8, torch.int16):
+        module.register_buffer(str(dtype)[6:], torch.arange(3, dtype=dtype))
+    found = import_module(module, torch.zeros(2, 4))
+    back = compute_state_dict(found.data, found.model, found.model.params)
+    assert back["int8"].dtype == np.int8
+    assert back["uint8"].tolist() == back["int16"].tolist() == [0, 1, 2]
+
+
+def test_frozen_parameters_that_are_folded_are_no_part_of_a_note() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).requires_grad_(False))
+    x = torch.linspace(-1, 1, 12).view(3, 4) ** 2
+    assert not [note for note in import_module(module, x).notes if "never trained" in note]
 
 
 def test_hooks_on_gradients_are_named_and_those_of_the_forward_pass_are_taken() -> None:

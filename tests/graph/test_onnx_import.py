@@ -684,6 +684,17 @@ EXAMPLES: dict[str, Example] = {
         [node("Gemm", "x w b", "h"), node("RMSNormalization", "h g")],
         {**FC, "g": own(4) + 1}, [5], opset=23, reference=True,
     ),
+    "lines": Example(
+        [
+            node("Conv", "x v i", "c", kernel_shape=[3], dilations=[2], pads=[1, 2], group=2),
+            node("MaxPool", "c", "m", kernel_shape=[3], strides=[2], auto_pad="SAME_UPPER"),
+            node("ConvTranspose", "m t", "g", strides=[2], pads=[1, 0], output_padding=[1]),
+            node("AveragePool", "g", "a", kernel_shape=[2]), node("Conv", "a u", "h"),
+            node("GlobalAveragePool", "h", "e"), node("GlobalMaxPool", "g", "n"),
+            node("Add", "e n"),
+        ],
+        {"v": own(4, 1, 3), "i": own(4), "t": own(4, 3, 3), "u": own(3, 3, 2)}, [2, 9],
+    ),
     "attention": Example(
         [
             *(node("MatMul", f"x {name}", f"{name}_flat") for name in "qkv"),
@@ -1052,10 +1063,14 @@ REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
     (conv(auto_pad="VALID", pads=[1, 1, 1, 1]), "the_Conv", "both pads and auto_pad"),
     (conv(group="1"), "the_Conv", "of another type"),
     ([FLAT, node("Conv", "x1 k")], "the_Conv", "needs [batch, channels, height, width]"),
+    ([node("Reshape", "x line", "x1"), node("Conv", "x1 k")], "the_Conv", "weight has shape"),
     (
-        [node("Reshape", "x line", "x1"), node("Conv", "x1 k")],
-        "the_Conv",
-        "has [batch, 12, 6]: what has one axis beside the channels is an image of height 1",
+        [
+            node("Reshape", "x line", "x1"),
+            node("MaxPool", "x1", kernel_shape=[2], pads=[1, 1, 1, 1]),
+        ],
+        "the_MaxPool",
+        "attribute pads is [1, 1, 1, 1], of a line it has 2",
     ),
     ([node("Conv", "x w")], "the_Conv", "weight has shape"),
     ([node("Conv", "x k", "c"), node("Conv", "c k")], "the_Conv", "weight is for 2 channels"),
@@ -1367,9 +1382,19 @@ def export_by_torch(network: Any, x: Any, *, dynamo: bool, symbolic: bool) -> by
     return bytes(file.getvalue())
 
 
+def make_causal() -> Any:
+    """A stack of dilated convolutions over one axis."""
+    from torch import nn
+
+    return nn.Sequential(
+        *(nn.Flatten(1, 2), nn.Conv1d(8, 4, 2, dilation=2), nn.ReLU()),
+        *(nn.Conv1d(4, 4, 3, padding=1, groups=2), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(12, 5)),
+    )
+
+
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("dynamo", [False, True])
-@pytest.mark.parametrize("make_network", [make_perceptron, make_residual])
+@pytest.mark.parametrize("make_network", [make_perceptron, make_residual, make_causal])
 def test_models_that_torch_exports(
     make_network: Callable[[], Any], dynamo: bool, symbolic: bool
 ) -> None:

@@ -398,6 +398,56 @@ def test_values_counts_and_layers_are_refused_in_one_error() -> None:
         assert all(problem.instead for problem in caught.value.problems)
 
 
+def test_what_is_no_module_is_refused_alone() -> None:
+    optimizer = optim.SGD(make_mlp().parameters(), lr=0.1)
+    for module, name in ((nn.Linear, "Linear"), (lambda x: x, "<lambda>"), (None, "NoneType")):
+        with pytest.raises(UnsupportedError) as caught:
+            make_task(module, torch.zeros(2, 5), (), "mse", optimizer)  # type: ignore[arg-type]
+        (problem,) = caught.value.problems
+        assert (problem.path, problem.what) == ("module", name)
+
+
+@pytest.mark.parametrize("form", ["of probabilities", "in columns", "of more"])
+def test_targets_that_are_no_classes_are_refused(form: str) -> None:
+    module, labels = make_mlp(), make_labels()
+    targets, instead = {
+        "of probabilities": (functional.one_hot(labels, 3).float(), "targets.argmax(1)"),
+        "in columns": (labels[:, None], "targets.reshape(...)"),
+        "of more": (labels[:, None].expand(-1, 2), "targets.reshape(...)"),
+    }[form]
+    given = (module, torch.zeros(2, 5), (make_rows(), targets), nn.CrossEntropyLoss())
+    with pytest.raises(UnsupportedError) as caught:
+        make_task(*given, optim.SGD(module.parameters(), lr=0.1))
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.what) == ("data", "targets")
+    assert instead in problem.instead
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    module = make_mlp()
+    given = (module, torch.zeros(2, 5), (make_rows(), make_labels()), "cross_entropy")
+    optimizer = optim.SGD(module.parameters(), lr=0.125)
+    plain = make_task(*given, optimizer, clip_norm=0.5)
+    numbers: dict[str, Any] = {"batch": np.int64(4), "steps": np.int32(4), "seed": np.uint8(0)}
+    assert (
+        make_task(*given, optimizer, clip_norm=np.float32(0.5), **numbers).task_id == plain.task_id
+    )
+    for wrong in ({"clip_norm": math.inf}, {"clip_norm": -1.0}, {"batch": SAMPLES + 1}):
+        with pytest.raises(UnsupportedError) as caught:
+            make_task(*given, optimizer, **wrong)
+        assert [problem.path for problem in caught.value.problems] == [*wrong]
+
+
+def test_a_schedule_for_epochs_is_told_that_it_counts_steps() -> None:
+    module = make_mlp()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    given = (module, torch.zeros(2, 5), (make_rows(), make_labels()), "cross_entropy", optimizer)
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 6)
+    notes = make_task(*given, scheduler=scheduler, steps=None, epochs=2).notes
+    assert any("stepped once a step, 6 times, and not once an epoch" in note for note in notes)
+    assert not make_task(*given, scheduler=scheduler).notes
+
+
 def test_labels_and_tokens_out_of_range_are_refused_with_all_else() -> None:
     module = make_mlp()
     with pytest.raises(UnsupportedError) as caught:

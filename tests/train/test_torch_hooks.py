@@ -84,6 +84,8 @@ REFUSED_OPTIMIZERS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "none": (lambda m: None, "is no instance of torch.optim.Optimizer"),
     "a class": (lambda m: optim.AdamW, "AdamW: is no instance"),
     "rmsprop": (lambda m: optim.RMSprop(m.parameters()), "Instead: torch.optim.AdamW with betas"),
+    "lbfgs": (lambda m: optim.LBFGS(m.parameters()), "LBFGS: cannot be had"),
+    "rprop": (lambda m: optim.Rprop(m.parameters()), "Rprop: cannot be had"),
     "adam": (lambda m: optim.Adam(m.parameters(), weight_decay=0.1), "adds its weight decay"),
     "adamw by the gradient": (
         lambda m: optim.AdamW(
@@ -156,6 +158,32 @@ def test_what_an_optimizer_says_of_parameters() -> None:
     assert found.trained == {"0.weight", "1.weight"}
     assert found.decayed == {"0.weight"}
     assert found.rates == Rates(0.1, levels=((0, 0.1),))
+
+
+def test_other_optimizers_have_that_reason_alone() -> None:
+    """Adagrad has state from the beginning, and the groups of others have other keys."""
+    module = make_module()
+    optimizer = optim.Adagrad(module.parameters())
+    assert find_reasons(lambda: read_optimizer(module, optimizer, None, 10)).count("Instead") == 1
+
+
+def test_groups_may_have_names() -> None:
+    module = make_module()
+    groups: list[dict[str, Any]] = [
+        {"params": [*module.get_submodule(name).parameters()], "name": name} for name in "01"
+    ]
+    assert len(read_optimizer(module, optim.SGD(groups, lr=0.1), None, 4).trained) == 4
+
+
+def test_rates_that_are_tensors_are_put_back() -> None:
+    module = make_module()
+    optimizer = optim.AdamW(module.parameters(), lr=torch.tensor(0.125))
+    rate = optimizer.param_groups[0]["lr"]
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    found = read_optimizer(module, optimizer, scheduler, 3).rates
+    assert found.points[-1] == (2, 0.25) or found.levels[-1] == (2, 0.03125)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert float(rate) == 0.125
 
 
 def make_warm_cosine(optimizer: optim.Optimizer) -> lr_scheduler.LambdaLR:
@@ -437,6 +465,43 @@ def test_tokens_are_windows_of_one_array(dtype: str) -> None:
     assert loaded.test.spec.samples == 1
 
 
+class Doubled(TensorDataset):
+    """A transform of the user's own over tensors."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = (tensor[index] for tensor in self.tensors)
+        return 2 * x, y
+
+
+class Reused(Listed):
+    """Samples that are all given in one array."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.row = getattr(self, "row", np.zeros(3))
+        self.row[:] = self.items[index][0]
+        return self.row, 0
+
+
+class Flipped(Listed):
+    """Each sample but the first as it is or backwards."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = self.items[index]
+        return (x[::-1] if index and np.random.default_rng().random() < 0.5 else x), y
+
+
+def test_a_set_of_tensors_with_a_transform_is_read_through_it() -> None:
+    rows = torch.tensor(ROWS)
+    found = load(Doubled(rows, torch.tensor(LABELS)), None, PLAIN)
+    assert found.samples.spec.root == load((2 * rows, LABELS), None, PLAIN).samples.spec.root
+
+
+def test_samples_that_are_no_numbers_twice_are_said_to_be_so() -> None:
+    rows = [torch.tensor(ROWS[0]), torch.full((3,), math.nan)]
+    data = Listed([(row.bfloat16(), 0) for row in rows])
+    assert "NaN or infinite in sample 1" in find_reasons(lambda: load(data, None, PLAIN))
+
+
 class Streamed(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter([(ROWS[0], 0)])
@@ -446,7 +511,16 @@ REFUSED_DATA: dict[str, tuple[Any, str]] = {
     "a loader": (DataLoader(TensorDataset(torch.tensor(ROWS))), "chooses the order of samples"),
     "a stream": (Streamed(), "has no number of samples"),
     "a number": (3, "nothing that samples can be read from"),
-    "random": (Listed([(ROWS[0], 0)], noise=True), "another first sample each time"),
+    "random": (Listed([(ROWS[0], 0)], noise=True), "another sample 0 each time"),
+    "flipped at random": (
+        Flipped([(np.arange(3.0), 0)] * 99),
+        "each time it is asked",
+    ),
+    "one array for all": (Reused([(row, 0) for row in ROWS]), "changes sample 0 while it gives"),
+    "sparse": ((torch.eye(3).to_sparse(), LABELS[:3]), "cannot be read: "),
+    "without values": ((torch.zeros(2, 3, device="meta"), LABELS[:2]), "cannot be read: "),
+    "masked": ((np.ma.masked_array(ROWS, ROWS > 0), LABELS), "has masked elements"),
+    "samples of three": ([(ROWS[0], 0, 1)], "of type tuple of 3"),
     "growing": (Listed([(ROWS[0], 0)] * 9, growth=-1), "had 9 samples and then"),
     "ragged": (Listed([(ROWS[0], 0), (ROWS[0][:2], 0)]), "has samples of 2 shapes"),
     "text": ((np.array(["a", "b"]), LABELS[:2]), "which is no number"),

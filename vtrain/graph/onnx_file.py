@@ -32,6 +32,9 @@ _FLOATS: Mapping[int, npt.DTypeLike] = {
 }
 _INTS: Mapping[int, npt.DTypeLike] = {
     onnx.TensorProto.BOOL: "|u1",
+    onnx.TensorProto.INT8: "|i1",
+    onnx.TensorProto.UINT8: "|u1",
+    onnx.TensorProto.INT16: "<i2",
     onnx.TensorProto.INT32: "<i4",
     onnx.TensorProto.INT64: "<i8",
 }
@@ -339,7 +342,7 @@ def read_state_names(model: onnx.ModelProto) -> list[tuple[str, str]]:
 
 
 def read_ints(tensor: onnx.TensorProto, where: str) -> npt.NDArray[np.integer[Any]]:
-    """Elements of a stored tensor of int64, int32 or bool."""
+    """Elements of a stored tensor of int64, int32, int16, int8, uint8 or bool."""
     return _read_elements(tensor, _INTS, "an integer tensor", where)
 
 

@@ -6,10 +6,11 @@ are collected, and named by the path of the module they are in.
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -72,7 +73,8 @@ class Capture:
         )
         with _in_training(self.module, []), _without_cache(self.module, []), torch.no_grad():
             found: torch.Tensor = pytree.tree_leaves(self.module(*args, **kwargs))[self.number]
-        return found
+        # A module may switch gradients on again.
+        return found.detach()
 
 
 def capture(module: nn.Module, example_inputs: object, output: str | int | None = None) -> Capture:
@@ -89,7 +91,7 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
         raise UnsupportedError(problems, where="from_torch")
     changed: list[Problem] = []
     with _in_training(module, notes), _without_cache(module, notes):
-        with with_plain_attention(module):
+        with with_plain_attention(module), _without_overwriting(module):
             program = _export(module, args, kwargs)
         changed += _check_mutations(module, program)
         chosen = _choose_output(program, output, problems)
@@ -152,6 +154,11 @@ def _read_example(example: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
             ],
             where="from_torch",
         )
+    for item in (*args, *kwargs.values()):
+        if isinstance(item, torch.Tensor) and item.ndim and not len(item):
+            what, fix = f"a tensor of the shape {[*item.shape]}", "one sample or more: data[:2]"
+            problem = Problem("example_inputs", what, "has no samples", fix)
+            raise UnsupportedError([problem], where="from_torch")
     return tuple(map(_repeat, args)), {key: _repeat(item) for key, item in kwargs.items()}
 
 
@@ -188,13 +195,23 @@ def _check_module(module: nn.Module) -> list[Problem]:
         return lazy
     problems = []
     for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            reason = "is compiled by torch.jit, behind which torch.export sees nothing"
+            return [Problem(path, type(part).__name__, reason, "the nn.Module that it was made of")]
+    for path, part in module.named_modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             reason = "has sparse gradients, and a step has those of the whole table"
             problems.append(Problem(path, type(part).__name__, reason, "sparse=False"))
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            reason = "scales rows in the forward pass, and a step changes them by their gradients"
+            problems.append(Problem(path, type(part).__name__, reason, "max_norm=None"))
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
             reason = "is on the device meta, without values"
             problems.append(Problem(name, "tensor", reason, "load or initialise its values"))
+        elif tensor.dtype.is_complex:
+            reason, fix = "is of complex numbers", "its real and its imaginary part, as floats"
+            problems.append(Problem(name, "tensor", reason, fix))
         elif tensor.device.type != "cpu":
             reason = f"is on the device {tensor.device}"
             problems.append(Problem(name, "tensor", reason, "move the module: module.cpu()"))
@@ -291,6 +308,20 @@ def _in_training(module: nn.Module, notes: list[str]) -> Iterator[None]:
 
 
 @contextmanager
+def _without_overwriting(module: nn.Module) -> Iterator[None]:
+    """Dropout that writes its values elsewhere: in place torch makes it of random bits, of which
+    nobody would know whose they are."""
+    parts = [part for part in module.modules() if type(part) is nn.Dropout and part.inplace]
+    for part in parts:
+        part.inplace = False
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.inplace = True
+
+
+@contextmanager
 def _without_cache(module: nn.Module, notes: list[str]) -> Iterator[None]:
     """A ``transformers`` model that returns no past keys, which no training step has."""
     config = getattr(module, "config", None)
@@ -311,11 +342,8 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     def spread(item: Any) -> Any:
         return {0: batch} if isinstance(item, torch.Tensor) and item.ndim else None
 
-    # ``dynamic_shapes`` are by the arguments' names, or in their order.
-    shapes: Any = (
-        tuple(map(spread, args)) if not kwargs else {k: spread(v) for k, v in kwargs.items()}
-    )
     try:
+        shapes = _spread_arguments(module, args, kwargs, spread)
         with _quietly():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
             # Functional: nothing is changed in place any more.  Operators stay as they are called.
@@ -327,6 +355,27 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             raise UnsupportedError([short], where="from_torch") from error
         path, what = _locate(module, error)
         raise UnsupportedError([_explain(path, what, error)], where="from_torch") from error
+
+
+def _spread_arguments(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    spread: Callable[[Any], Any],
+) -> dict[str, Any]:
+    """What ``spread`` makes of each argument, by the names that ``forward`` has for them: what it
+    takes as ``*args`` is a tuple, as ``**kwargs`` a dict."""
+    signature = inspect.signature(module.forward)
+    found: dict[str, Any] = {}
+    for name, given in signature.bind(*args, **kwargs).arguments.items():
+        match signature.parameters[name].kind:
+            case inspect.Parameter.VAR_POSITIONAL:
+                found[name] = tuple(map(spread, given))
+            case inspect.Parameter.VAR_KEYWORD:
+                found[name] = {key: spread(item) for key, item in given.items()}
+            case _:
+                found[name] = spread(given)
+    return found
 
 
 def _find_short(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem | None:
@@ -382,11 +431,11 @@ def _explain(path: str, what: str, error: Exception) -> Problem:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     name = type(error).__name__
     if "GuardOnDataDependent" in name or "data-dependent" in text.lower():
+        fix = "compute both ways and choose by torch.where, or decide by shapes alone"
+        if what.startswith("Transformer"):
+            fix = "say beside the mask whether it is causal: tgt_is_causal=True, or is_causal=True"
         return Problem(
-            path,
-            what,
-            "decides by the values of its input, which differ from batch to batch",
-            "compute both ways and choose by torch.where, or decide by shapes alone",
+            path, what, "decides by the values of its input, which differ from batch to batch", fix
         )
     if "fake tensor" in text:
         return Problem(

@@ -10,11 +10,13 @@ gradient would be as good as any other.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
@@ -31,6 +33,13 @@ _LEAST: Final = 0.25
 """Of what stands in place of a parameter of zeros; of a matrix, less where it has many columns."""
 _LARGEST: Final = 127.0
 """Weights are below 128 in magnitude, with noise too."""
+_DRAWN: Final = (
+    "depends on random numbers of Python or numpy, and what torch.export captured has those of one "
+    "call for ever"
+)
+_COUNTED: Final = (
+    "is changed by each call, and the output with it: a step has it as it was captured, for ever"
+)
 _INSTEAD: Final = "leave it out while the task is made, or write the layer without it"
 
 
@@ -87,18 +96,29 @@ def _compare(
     def run() -> torch.Tensor:
         return _run(module, program, pytree.tree_leaves((args, kwargs)), output)
 
-    with keep_attributes(module):
+    with keep_attributes(module), _keep_draws() as has_drawn:
         try:
             own = _differentiate(call, module, trained)
+            if has_drawn():
+                return [Problem("", "the output", _DRAWN, "nn.Dropout, or a rate of 0")]
             found = _differentiate(run, module, trained)
         except _NoGradientError:
             reason = "has no gradient: nothing that it depends on is trained"
             return [Problem("", "the output", reason, "compute it outside of torch.no_grad()")]
+        counts = _list_numbers(module)
         again = _differentiate(call, module, trained)
+        counters = [
+            name for name, number in _list_numbers(module).items() if number != counts.get(name)
+        ]
     largest = float(own.output.abs().max())
     if not _agree(own.output, again.output, largest):
         reason = "has other values the second time that the module is called"
         return [Problem("", "the output", reason, "leave out what counts the calls")]
+    if counters and not _are_same(own, again):
+        return [
+            Problem(name.rpartition(".")[0], f"attribute {name}", _COUNTED, "a number that stays")
+            for name in counters
+        ]
     if not _agree(own.output, found.output, largest):
         # What draws in another order draws other numbers.
         if _draws(program):
@@ -106,6 +126,45 @@ def _compare(
         reason = "has other values in what torch.export captured than in the module"
         return [Problem("", "the output", reason, "compute it of the input and the parameters")]
     return _compare_gradients(module, own.gradients, found.gradients)
+
+
+@contextmanager
+def _keep_draws() -> Iterator[Callable[[], bool]]:
+    """Whether random numbers were drawn of Python or numpy since, as yet; they are drawn again
+    afterwards."""
+    before, state = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002
+
+    def has_drawn() -> bool:
+        now = np.random.get_state(legacy=False)  # noqa: NPY002 - what modules use
+        return random.getstate() != before or _differ(now, state)
+
+    try:
+        yield has_drawn
+    finally:
+        random.setstate(before)
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two states of numpy's generator differ."""
+    return any(not np.array_equal(one["state"][key], other["state"][key]) for key in ("key", "pos"))
+
+
+def _list_numbers(module: nn.Module) -> dict[str, int | float]:
+    """The attributes of a module and its parts that are numbers, by their names."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if type(value) in (int, float)
+    }
+
+
+def _are_same(one: _Found, other: _Found) -> bool:
+    """Whether two calls gave the same bits."""
+    return torch.equal(one.output, other.output) and all(
+        torch.equal(gradient, other.gradients[name]) for name, gradient in one.gradients.items()
+    )
 
 
 def _compare_gradients(

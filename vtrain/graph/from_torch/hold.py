@@ -81,9 +81,11 @@ def hold(
     except VtrainError as error:
         captured.notes.append(f"what is trained was not held against the module: {error}")
         return []
-    if apart <= allowed:
-        return []
     low = _find_low(captured)
+    if apart <= allowed:
+        if low:
+            captured.note(f"{low}, whose rounding a task does not have")
+        return []
     if low:
         instead = (
             f"{low}, whose rounding a task does not have: leave out torch.autocast and casts to "

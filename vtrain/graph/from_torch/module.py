@@ -18,7 +18,14 @@ from vtrain.graph.evaluate import Apply, apply_node
 from vtrain.graph.from_torch.capture import capture, list_tensors
 from vtrain.graph.from_torch.constants import store
 from vtrain.graph.from_torch.hold import hold
-from vtrain.graph.from_torch.translate import IR_VERSION, OPSET, OTHERS, Origin, translate
+from vtrain.graph.from_torch.translate import (
+    IR_VERSION,
+    OPSET,
+    OTHERS,
+    PLAIN_WEIGHT,
+    Origin,
+    translate,
+)
 from vtrain.graph.model import Model
 from vtrain.graph.onnx_file import EXACT_PRODUCER, NAMES_KEY, save_model
 from vtrain.graph.onnx_import import find_problems, import_onnx
@@ -40,6 +47,14 @@ _INSTEAD: Final = (
     ("the factor must be", "a factor that is not 0"),
     ("a constant that is added", "a tensor of the shape of the last axes, or a number"),
     ("a parameter that multiplies", "a parameter of the last axes, of the channels, or a number"),
+    (
+        "is not a value that the model computes",
+        "an output [batch, ..., classes], with the batch as it is: no view(-1, classes)",
+    ),
+    ("momentum must be", "a momentum above 0, and at most 1"),
+    ("ratio must be", "a p of 0, or from 2^-16 to 1 - 2^-14"),
+    ("or one of floats", "a buffer of floats: mask.float()"),
+    ("computes with the parameter", PLAIN_WEIGHT),
     ("computed from the model's input", "a parameter that is read as it is stored"),
     ("must be a constant", "a division by a number, or nn.RMSNorm for one by a size"),
     ("ceil_mode", "ceil_mode=False, and padding"),
@@ -133,7 +148,7 @@ def import_module(
     unused = sorted(
         name
         for name, tensor in tensors.items()
-        if isinstance(tensor, nn.Parameter) and name not in model.params
+        if tensor.requires_grad and name not in model.params
     )
     if unused:
         captured.notes.append(f"the output does not depend on {', '.join(unused)}: never trained")

@@ -40,9 +40,15 @@ _SELU_SCALE: Final = 1.0507009873554805
 """Of Klambauer et al., arXiv:1706.02515, as torch has them."""
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OTHERS: Final = "one of the layers that docs/benchmarks.md (imports) has as working"
+PLAIN_WEIGHT: Final = (
+    'a weight that is a parameter as it is: parametrize.remove_parametrizations(layer, "weight")'
+)
 _RANDOM: Final = "draws random numbers, of which dropout's alone can be had"
 _TENSOR: Final = "a tensor of the input, a parameter, a buffer, or a number"
 _FIRST: Final = "the batch as the first axis: x.expand(batch, ...)"
+_ONE_NUMBER: Final = (
+    "[batch, 1]: keepdim=True, or no squeeze(-1); targets [batch] are taken element by element"
+)
 _FIXED: Final = "a place that is the same whatever the size of the batch"
 _OF_SHAPES = frozenset(
     f"aten.{name}"
@@ -107,8 +113,9 @@ class _Translator:
     """Walks the program in order.
 
     A node is a constant (``_constants``), a value or a stored tensor (``_values``), or several
-    values (``_parts``).  What was refused is a node that stands for it, so that what follows is
-    looked at too, or is in ``_lost``: what reads that is passed over.
+    values (``_parts``).  Of ``_swapped`` values the first two axes stand the other way round.  What
+    was refused is a node that stands for it, so that what follows is looked at too, or is in
+    ``_lost``: what reads that is passed over.
     """
 
     def __init__(self, captured: Capture, *, classes_last: bool) -> None:
@@ -129,6 +136,7 @@ class _Translator:
         self._batch: Any = None
         self._node: fx.Node = captured.output
         self._changing: dict[fx.Node, str] = {}
+        self._swapped: set[fx.Node] = set()
         self._tensors = dict(captured.module.named_parameters()) | dict(
             captured.module.named_buffers()
         )
@@ -253,6 +261,11 @@ class _Translator:
         if name in _SAME:
             self._alias(node, node.args[0])
             return
+        shape: Sequence[Any] = getattr(node.meta.get("val"), "shape", ())
+        if len(shape) == 1 and self._is_batch(shape[0]):
+            raise _RefusedError(
+                "gives one number for each sample, without an axis beside the batch", _ONE_NUMBER
+            )
         handler = _HANDLERS.get(name)
         if handler is None:
             drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -518,10 +531,13 @@ class _Translator:
 
     def _both(self, a: _Args, keys: tuple[str, str] = ("self", "other")) -> list[str]:
         """Both operands, the second times ``alpha``."""
-        left, right = (self._read(self._float(a, key)) for key in keys)
-        if a.get("alpha", 1) != 1:
-            factor = self._read(float(a["alpha"]))
-            right = self._emit_inner("Mul", [right, factor], "times_alpha")
+        one, other = (self._float(a, key) for key in keys)
+        alpha = float(a.get("alpha", 1))
+        if isinstance(other, int | float):
+            return [self._read(one), self._read(other * alpha if alpha != 1 else other)]
+        left, right = self._read(one), self._read(other)
+        if alpha != 1:
+            right = self._emit_inner("Mul", [right, self._read(alpha)], "times_alpha")
         return [left, right]
 
     def multiply(self, a: _Args) -> None:
@@ -545,6 +561,9 @@ class _Translator:
         if not isinstance(a["exponent"], int | float):
             raise _RefusedError("has an exponent that is computed", "a number as the exponent")
         self._emit("Pow", [self._read(a["self"]), self._read(float(a["exponent"]))])
+
+    def square(self, a: _Args) -> None:
+        self._emit("Pow", [self._read(a["self"]), self._read(2.0)])
 
     def rsqrt(self, a: _Args) -> None:
         root = self._emit_inner("Sqrt", [self._read(a["self"])], "root")
@@ -1032,8 +1051,18 @@ class _Translator:
         self._emit("Reshape", [self._read(source), self._asked(self._node)])
 
     def permute(self, a: _Args) -> None:
+        """Parts that are put before the batch, and then taken one by one, stay after it."""
         rank = len(self._shape(a["self"]))
-        self._transpose(a["self"], [axis % rank for axis in a["dims"]])
+        perm = [axis % rank for axis in a["dims"]]
+        of_batch = self._is_batch(self._shape(a["self"])[0]) and perm[1:2] == [0]
+        if of_batch and all(_takes_parts(user, rank) for user in self._node.users):
+            perm[:2] = 0, perm[0]
+            self._swapped.add(self._node)
+        self._transpose(a["self"], perm)
+
+    def _place(self, source: fx.Node, axis: int) -> int:
+        """Where an axis of a value is in what stands for it."""
+        return 1 - axis if source in self._swapped and axis < 2 else axis
 
     def transpose(self, a: _Args) -> None:
         rank = len(self._shape(a["self"]))
@@ -1111,8 +1140,9 @@ class _Translator:
         self._emit("Reshape", [copies, self._asked(self._node)])
 
     def concat(self, a: _Args) -> None:
+        """Along the first axis after the batch, as hstack does, unless another is named."""
         parts = a["tensors"]
-        axis = self._axis(parts[0], a["dim"])
+        axis = self._axis(parts[0], a.get("dim", 1))
         self._emit("Concat", [self._read(part) for part in parts], axis=axis)
 
     def stack(self, a: _Args) -> None:
@@ -1142,7 +1172,7 @@ class _Translator:
             self._infos[name] = _make_info(name, kind)
 
     def unbind(self, a: _Args) -> None:
-        axis = self._axis(a["self"], a["dim"])
+        axis = self._place(a["self"], self._axis(a["self"], a["dim"]))
         base, parts = self._name_output(self._node), []
         for number, kind in enumerate(self._node.meta["val"]):
             name = self._unique(f"{base}/part_{number}")
@@ -1160,6 +1190,7 @@ class _Translator:
         if index < 0 and isinstance(extent, int):
             index += extent
         place = self._store_array(np.array(index, np.int64))
+        axis = self._place(a["self"], axis)
         self._emit("Gather", [self._read(a["self"]), place], axis=axis)
 
     def slice(self, a: _Args) -> None:
@@ -1304,6 +1335,13 @@ def _name_operator(node: fx.Node) -> str:
     return str(packet) if packet is not None else str(getattr(node.target, "__name__", node.target))
 
 
+def _takes_parts(node: fx.Node, rank: int) -> bool:
+    """Whether a node takes parts of a value along its first axis alone."""
+    if _name_operator(node) not in ("aten.select", "aten.unbind"):
+        return False
+    return int(_bind(node)["dim"]) % rank == 0
+
+
 def _bind(node: fx.Node) -> _Args:
     """Arguments by their names, with defaults."""
     schema = node.target._schema  # type: ignore[union-attr]
@@ -1405,7 +1443,15 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     **dict.fromkeys(("aten.pad", "aten.constant_pad_nd"), _T.pad),
     **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk"), _T.split),
     **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution"), _T.conv),
-    **dict.fromkeys(("aten.hardtanh", "aten.clamp"), _T.clip),
+    **dict.fromkeys(
+        ("aten.hardtanh", "aten.clamp", "aten.clamp_max", "aten.clamp_min", "aten.clip"), _T.clip
+    ),
+    **dict.fromkeys(("aten.abs", "aten.absolute"), _T.absolute),
+    **dict.fromkeys(("aten.cat", "aten.concat", "aten.concatenate", "aten.hstack"), _T.concat),
+    **dict.fromkeys(("aten.div", "aten.divide", "aten.true_divide"), _T.divide),
+    **dict.fromkeys(("aten.mul", "aten.multiply"), _T.multiply),
+    **dict.fromkeys(("aten.neg", "aten.negative"), _T.negate),
+    **dict.fromkeys(("aten.sub", "aten.subtract"), _T.subtract),
     **dict.fromkeys(("aten.detach", "aten.detach_"), _T.refuse_detach),
     **dict.fromkeys(_OF_STATISTICS, _T.batch_norm),
     **dict.fromkeys(
@@ -1421,16 +1467,12 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
         _T.conv_transpose,
     ),
     "aten._fused_rms_norm": _T.rms_norm,
-    "aten.abs": _T.absolute,
     "aten.add": _T.add,
     "aten.addmm": _T.addmm,
     "aten.avg_pool1d": _T.average_pool,
     "aten.avg_pool2d": _T.average_pool,
-    "aten.cat": _T.concat,
     "aten.celu": _T.celu,
     "aten.channel_shuffle": _T.channel_shuffle,
-    "aten.concat": _T.concat,
-    "aten.div": _T.divide,
     "aten.dropout": _T.dropout,
     "aten.elu": _T.elu,
     "aten.embedding": _T.embedding,
@@ -1452,10 +1494,8 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.max_pool2d": _T.max_pool,
     "aten.max_pool2d_with_indices": _T.max_pool,
     "aten.mean": _T.mean,
-    "aten.mul": _T.multiply,
     "aten.ne": _T.differ,
     "aten.native_dropout": _T.dropout,
-    "aten.neg": _T.negate,
     "aten.permute": _T.permute,
     "aten.pixel_shuffle": _T.pixel_shuffle,
     "aten.pixel_unshuffle": _T.pixel_unshuffle,
@@ -1472,8 +1512,8 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.selu": _T.selu,
     "aten.silu": _T.silu,
     "aten.slice": _T.slice,
+    "aten.square": _T.square,
     "aten.stack": _T.stack,
-    "aten.sub": _T.subtract,
     "aten.sum": _T.sum,
     "aten.unbind": _T.unbind,
     "aten.where": _T.where,
@@ -1531,6 +1571,7 @@ _INSTEAD: Final = {
         ("aten.max", "aten.min", "aten.amax", "aten.amin", "aten.item"),
         "nn.MaxPool1d over places, or a number that does not depend on the input",
     ),
+    **dict.fromkeys(("aten._weight_norm", "aten._weight_norm_interface"), PLAIN_WEIGHT),
     "aten.cumsum": "make positions of torch.arange",
     "aten.index": "slices, or an embedding by the model's input",
     "aten.einsum": "torch.matmul of operands with the same leading axes",

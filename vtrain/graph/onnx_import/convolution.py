@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from vtrain.errors import GraphError, ModelError
-from vtrain.graph.model import Conv, ConvTranspose
+from vtrain.graph.model import Conv, ConvTranspose, Reshape
 from vtrain.graph.onnx_file import count_elements
 from vtrain.graph.onnx_import import pieces
-from vtrain.graph.onnx_import.importer import Handlers, Importer, Weight
+from vtrain.graph.onnx_import.importer import Handler, Handlers, Importer, Weight
 from vtrain.graph.onnx_import.node import Node
 from vtrain.ops.layout import MAX_WINDOW, Window
+
+_OF_LINES: Final = {
+    "kernel_shape": (1,),
+    "strides": (1,),
+    "dilations": (1,),
+    "pads": (0, 0),
+    "output_padding": (0,),
+}
+"""Attributes of windows, and what an image of height 1 has before each number of a line's."""
+
+
+def take_lines(handler: Handler) -> Handler:
+    """A handler of images, for lines [batch, channels, length] too: as images of height 1."""
+
+    def handle(importer: Importer, node: Node) -> None:
+        is_value = bool(node.inputs) and node.inputs[0] in importer.values
+        x = importer.value(node, node.inputs[0]) if is_value else ""
+        if not is_value or len(importer.shapes[x]) != 2 or len(node.outputs) != 1:
+            handler(importer, node)
+            return
+        (channels, length), (name,), inputs = importer.shapes[x], node.outputs, [*node.inputs]
+        image, line = (channels, 1, length), f"{name}/line"
+        importer.emit(node, Reshape(f"{name}/image", x, image), image)
+        node.inputs[0], node.outputs[0] = f"{name}/image", line
+        if len(inputs) > 1:
+            _take_filters(importer, node, f"{name}/filters")
+        for attribute, beside in _OF_LINES.items():
+            node.widen(attribute, beside)
+        try:
+            handler(importer, node)
+        finally:
+            node.inputs[:], node.outputs[:] = inputs, [name]
+        made = importer.shapes[line]
+        importer.emit(node, Reshape(name, line, (made[0], made[2])), (made[0], made[2]))
+
+    return handle
+
+
+def _take_filters(importer: Importer, node: Node, name: str) -> None:
+    """The filters of a line, under another name, with the axis that those of an image have."""
+    weight = importer.weight(node, node.inputs[1])
+    node.require(len(weight.dims) == 3, f"weight has shape {list(weight.dims)}")
+    importer.declare(name, node.where)
+    importer.weights[name] = replace(weight, dims=(*weight.dims[:2], 1, weight.dims[2]))
+    node.inputs[1] = name
 
 
 def _open_conv(importer: Importer, node: Node) -> tuple[str, tuple[int, ...], Weight]:
@@ -153,6 +201,6 @@ def _resolve_auto_pad(
 
 
 HANDLERS: Handlers = {
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
+    "Conv": take_lines(_conv),
+    "ConvTranspose": take_lines(_conv_transpose),
 }

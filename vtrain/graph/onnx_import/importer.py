@@ -24,10 +24,6 @@ _TORCH_CONSTANT = re.compile(r"val_\d+")
 """So torch's exporter names constants of its own, as the ones of a norm without a scale."""
 _MOST_INTS: Final = 2 * MAX_RANK
 """Of a list: pads have two for each axis."""
-_ONE_AXIS: Final = (
-    ": what has one axis beside the channels is an image of height 1 (x.unsqueeze(2), and a kernel "
-    "[1, length]), as vtrain.from_torch makes it of nn.Conv1d and its pools"
-)
 Extents = tuple[int | None, ...]
 
 MASK_HINT: Final = (
@@ -217,8 +213,7 @@ class Importer:
                 2: "[batch, places, features]",
                 3: "[batch, channels, height, width]",
             }[rank]
-            remedy = _ONE_AXIS if (rank, len(shape)) == (3, 2) else ""
-            node.refuse(f"needs {expected}, has [batch, {', '.join(map(str, shape))}]{remedy}")
+            node.refuse(f"needs {expected}, has [batch, {', '.join(map(str, shape))}]")
         return shape
 
     def emit(self, node: Node, layer: Layer, shape: tuple[int, ...]) -> None:

@@ -106,6 +106,22 @@ class Node:
         self.require(len(attribute.ints) <= MAX_RANK, f"attribute {name} is too long")
         return tuple(attribute.ints)
 
+    def widen(self, name: str, beside: tuple[int, ...]) -> None:
+        """Put each of ``beside`` before an equal share of the integers of an attribute: what is
+        said of a line as of an image of height 1."""
+        attribute = self._attributes.get(name)
+        if attribute is None or attribute.type != onnx.AttributeProto.INTS:
+            return
+        size = len(beside)
+        self.require(
+            len(attribute.ints) == size,
+            f"attribute {name} is {list(attribute.ints)}, of a line it has {size}",
+        )
+        wide = onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS)
+        for one, given in zip(beside, attribute.ints, strict=True):
+            wide.ints.extend((one, given))
+        self._attributes[name] = wide
+
     def take_all(self) -> dict[str, Any]:
         """All attributes left, as constants have them."""
         found: dict[str, Any] = {}

@@ -117,9 +117,9 @@ def _mean_over(importer: Importer, node: Node, name: str, over: list[int]) -> No
 
 
 HANDLERS: Handlers = {
-    "AveragePool": _average_pool,
-    "GlobalAveragePool": _global_average_pool,
-    "GlobalMaxPool": _global_max_pool,
-    "MaxPool": _max_pool,
+    "AveragePool": convolution.take_lines(_average_pool),
+    "GlobalAveragePool": convolution.take_lines(_global_average_pool),
+    "GlobalMaxPool": convolution.take_lines(_global_max_pool),
+    "MaxPool": convolution.take_lines(_max_pool),
     "ReduceMean": _reduce_mean,
 }

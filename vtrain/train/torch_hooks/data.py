@@ -33,6 +33,8 @@ _LEAST_COLUMN_BITS: Final = 4
 """Below which a note says how many a typical value, or the largest of a column, keeps."""
 _MOST_COLUMNS: Final = 4096
 _MOST_LISTED: Final = 3
+_ASKED_AGAIN: Final = 32
+"""Samples of a dataset that are asked for twice: a random flip shows in half of them."""
 _FEWER: Final = "fewer samples, or a folder of files and a task file: docs/tasks.md"
 
 
@@ -241,7 +243,7 @@ def _take_pair(data: object, where: str, wanted: Wanted, notes: list[str]) -> Pa
         _refuse(where, "DataLoader", reason, f"its dataset: {where}=loader.dataset{more}")
     of_hub = hasattr(data, "column_names") and hasattr(data, "with_format")
     _refuse_stream(data, where, of_hub=of_hub)
-    if isinstance(data, TensorDataset):
+    if isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__:
         if len(data.tensors) != 2:
             what = f"TensorDataset of {len(data.tensors)}"
             fix = "TensorDataset(inputs, targets), or a dict of arrays and columns="
@@ -344,28 +346,40 @@ def _pick_columns(
 
 
 def _read_dataset(data: Any, where: str, wanted: Wanted, notes: list[str]) -> tuple[Any, Any]:
-    """All samples of a dataset with a length, which must not change, nor its first sample."""
+    """All samples of a dataset with a length, which must not change, nor its samples."""
     count = len(data)
     if count == 0:
         _refuse(where, type(data).__name__, "has no samples", "one sample at least")
-    items = [_read_item(data, number, where) for number in range(count)]
+    # Copies of some, as they were: a dataset may give the same memory again.
+    asked = {number * count // _ASKED_AGAIN for number in range(_ASKED_AGAIN)}
+    items, first = [], {}
+    for number in range(count):
+        items.append(_read_item(data, number, where))
+        if number in asked:
+            first[number] = _copy(items[-1])
     if len(data) != count:
         reason = f"had {count} samples and then {len(data)}"
         _refuse(where, type(data).__name__, reason, "a dataset whose length stays")
-    if not _are_equal(items[0], data[0]):
-        _refuse(
-            where,
-            type(data).__name__,
-            "gives another first sample each time it is asked: a task commits to its samples",
-            "leave random transforms out, or write down some of what they give",
-        )
+    for number, item in first.items():
+        if not _are_equal(item, items[number]):
+            reason = f"changes sample {number} while it gives others, which have its memory"
+            _refuse(where, type(data).__name__, reason, "samples of their own: return x.copy()")
+        if not _are_equal(item, _read_item(data, number, where)):
+            _refuse(
+                where,
+                type(data).__name__,
+                f"gives another sample {number} each time it is asked: a task commits to its "
+                "samples",
+                "leave random transforms out, or write down some of what they give",
+            )
     if isinstance(items[0], Mapping):
         names = [str(key) for key in items[0]]
         chosen = [name for name in _choose_columns(names, where, wanted) if name]
         columns = {name: _stack([item[name] for item in items], where, name) for name in chosen}
         return _pick_columns(columns, where, wanted, notes)
     if not isinstance(items[0], tuple | list) or len(items[0]) != 2:
-        reason = f"gives samples of {type(items[0]).__name__}"
+        parts = f" of {len(items[0])}" if isinstance(items[0], tuple | list) else ""
+        reason = f"gives samples of type {type(items[0]).__name__}{parts}"
         _refuse(where, type(data).__name__, reason, "samples that are (input, target), or dicts")
     x, y = (_stack([item[part] for item in items], where, str(part)) for part in (0, 1))
     return x, y
@@ -383,13 +397,28 @@ def _read_item(data: Any, number: int, where: str) -> Any:
         )
 
 
+def _copy(item: Any) -> Any:
+    """An item with memory of its own, as far as it is numbers."""
+    if isinstance(item, Mapping):
+        return {key: _copy(value) for key, value in item.items()}
+    if isinstance(item, tuple | list):
+        return [*map(_copy, item)]
+    if isinstance(item, torch.Tensor):
+        return item.detach().clone()
+    return item.copy() if isinstance(item, np.ndarray) else item
+
+
 def _are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_are_equal, one, other))
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return alike and bool(torch.isclose(one, other, 0, 0, equal_nan=True).all())
     try:
-        return bool(np.array_equal(np.asarray(one), np.asarray(other)))
+        first, again = np.asarray(one), np.asarray(other)
+        return bool(np.array_equal(first, again, equal_nan=first.dtype.kind == "f"))
     except (TypeError, ValueError):
         return one is other
 
@@ -412,8 +441,14 @@ def _stack(items: Any, where: str, name: str) -> Array:
 
 def _as_array(values: Any, where: str, name: str) -> Array:
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        try:
+            values = values.detach().cpu().resolve_conj().resolve_neg()
+            values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            text = str(error).partition(". ")[0]
+            _refuse(where, name, f"cannot be read: {text}", "dense arrays: x.to_dense()")
+    if np.ma.is_masked(values):
+        _refuse(where, name, "has masked elements", "arrays without a mask: x.filled(0)")
     try:
         array = np.asarray(values)
     except ValueError:

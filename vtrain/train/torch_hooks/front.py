@@ -103,8 +103,10 @@ def from_torch(
     progress: Progress = lambda what, done, total: None,
 ) -> CompiledTask:
     """See :func:`vtrain.from_torch`."""
+    _require_module(module)
     problems: list[Problem] = _check_counts(batch=batch, steps=steps, epochs=epochs, stride=stride)
     miscounted = {problem.path for problem in problems}
+    problems += _check_clip(settings.clip_norm)
     progress("reading the module", 0, 1)
     fast = choose_apply("auto")
     imported = gather(problems, lambda: import_module(module, example_inputs, output, apply=fast))
@@ -157,6 +159,7 @@ def from_torch(
         *loaded.notes,
         *_note_loss(imported, found_loss, loaded, found),
         *_note_targets(imported, found_loss, loaded, size),
+        *_note_schedule(scheduler, epochs, total),
     )
     try:
         file = parse_task(text, Path(TASK_NAME), held=held)
@@ -234,6 +237,21 @@ def _check_counts(**counts: object) -> list[Problem]:
     ]
 
 
+def _require_module(module: object) -> None:
+    if not isinstance(module, nn.Module):
+        name = getattr(module, "__name__", type(module).__name__)
+        fix = "an instance of one, with its weights as they are to begin"
+        problem = Problem("module", name, "is no instance of torch.nn.Module", fix)
+        raise UnsupportedError([problem], where="from_torch")
+
+
+def _check_clip(clip_norm: float | None) -> list[Problem]:
+    if clip_norm is None or 0 < clip_norm < math.inf:
+        return []
+    fix = "clip_norm=1.0, or None to clip nothing"
+    return [Problem("clip_norm", repr(clip_norm), "is no number above 0", fix)]
+
+
 def _read_batch(batch: int | None, data: object) -> int | None:
     """None where the samples are refused as they are, with the size of the batch: said already."""
     if batch is None and not isinstance(data, DataLoader):
@@ -250,15 +268,15 @@ def _count_steps(
         reason = "one of the two says how long to train"
         problem = Problem("steps, epochs", given, reason, "steps=1000, or epochs=3")
         raise UnsupportedError([problem], where="from_torch")
+    if loaded is not None and batch is not None and batch > loaded.samples.spec.samples:
+        reason = f"is more than the {loaded.samples.spec.samples} samples there are"
+        problem = Problem("batch", str(batch), reason, "a smaller batch")
+        raise UnsupportedError([problem], where="from_torch")
     if steps is not None:
         return steps
     if loaded is None or epochs is None or batch is None:
         return 1  # said already
-    count = epochs * loaded.samples.spec.samples // batch
-    if count < 1:
-        problem = Problem("batch", str(batch), "is more than there are samples", "a smaller batch")
-        raise UnsupportedError([problem], where="from_torch")
-    return count
+    return epochs * loaded.samples.spec.samples // batch
 
 
 def _check_forms(
@@ -271,6 +289,7 @@ def _check_forms(
         if samples is None or samples.spec.windows is not None:
             continue
         cases = [("inputs", samples.spec.x_shape, shape, "the example is")]
+        problems += _check_labels_form(where, samples, imported.output_shape, loss)
         if loss.kind == "mse":
             targets = samples.spec.y_shape, imported.output_shape
             cases.append(("targets", *targets, "the module's output is"))
@@ -285,6 +304,24 @@ def _check_forms(
             if not keeps_order(found, wanted)
         ]
     return problems
+
+
+def _check_labels_form(
+    where: str, samples: Samples, output: tuple[int, ...], loss: Loss
+) -> list[Problem]:
+    """Classes that are not one number for each row of logits."""
+    found = samples.part("y").shape[1:]
+    if loss.kind != "cross_entropy" or not output or found in (output[:-1], output[1:]):
+        return []
+    reason = (
+        f"are {_show_shape(found)} of an output {_show_shape(output)}, and the loss takes a class "
+        f"for each place: {_show_shape(output[:-1])}"
+    )
+    fix = "targets.reshape(...) of that shape"
+    if found == output:
+        reason = f"are {_show_shape(found)} as the output is, as probabilities of classes are"
+        fix = "the class of each place, as a whole number: targets.argmax(1)"
+    return [Problem(where, "targets", reason, fix)]
 
 
 def _check_numbers(
@@ -383,6 +420,16 @@ def _note_targets(imported: Imported, loss: Loss, loaded: Loaded, batch: int) ->
         f"targets are {_show_shape(found)} and the output is {_show_shape(wanted)}: they are taken "
         f"element by element, where torch's MSELoss {does}; targets of the output's shape are the "
         "same to both"
+    ]
+
+
+def _note_schedule(scheduler: object, epochs: int | None, steps: int) -> list[str]:
+    """A scheduler that a loop may step once an epoch."""
+    if scheduler is None or epochs is None or steps <= epochs:
+        return []
+    return [
+        f"{type(scheduler).__name__} is stepped once a step, {steps} times, and not once an epoch: "
+        f"its numbers count steps, of which an epoch has {steps / epochs:.6g}"
     ]
 
 
@@ -542,10 +589,10 @@ def _format(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
-        case int():
-            return str(value)
-        case float():
-            return _format(exact(value))
+        case int() | np.integer():
+            return str(int(value))
+        case float() | np.floating():
+            return _format(exact(float(value)))
         case Fraction():
             return _format_fraction(value)
         case str():

@@ -32,17 +32,8 @@ CLOSE: Final = (2e-5, 1e-4, 5e-4)
 ``MOST_POINTS`` do for."""
 MOST_STEPS: Final = 1 << 22
 """Steps that a scheduler is asked for."""
-_ALIKE: Final = (
-    "lr",
-    "weight_decay",
-    "decoupled_weight_decay",
-    "params",
-    "param_names",
-    "initial_lr",
-    "max_lr",
-    "min_lr",
-)
-"""What may differ between groups, and is looked at by itself, or has no meaning for a step."""
+_ALIKE: Final = ("lr", "weight_decay", "decoupled_weight_decay")
+"""What may differ between groups, and is looked at by itself."""
 _OFF: Final = {"maximize": False, "amsgrad": False, "dampening": 0}
 _HOW: Final = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """How a step is computed, not what."""
@@ -101,7 +92,9 @@ def read_optimizer(
     problems: list[Problem] = []
     kind = type(optimizer).__name__
     groups = optimizer.param_groups
-    if type(optimizer) not in (optim.SGD, optim.AdamW, optim.Adam):
+    # The groups of any other have other keys, and its state may be there from the beginning.
+    is_known = type(optimizer) in (optim.SGD, optim.AdamW, optim.Adam)
+    if not is_known:
         problems.append(_refuse(kind, "cannot be had", _INSTEAD.get(kind, "torch.optim.AdamW")))
     elif any(
         # Before torch 2.6 only the class told.
@@ -122,7 +115,7 @@ def read_optimizer(
         reason = "has a step that is not that of its class, which would not be called"
         instead = "leave optimizer.step as torch.optim has it"
         problems.append(_refuse(kind, reason, instead))
-    if any(optimizer.state.values()):
+    if is_known and any(optimizer.state.values()):
         problems.append(
             _refuse(
                 kind,
@@ -139,7 +132,9 @@ def read_optimizer(
     ]
     if not live and not problems:
         problems.append(_refuse(kind, "has a learning rate of 0 everywhere", "give lr"))
-    problems += _compare_groups(kind, [group for group, _ in live])
+    if not is_known:
+        raise UnsupportedError(problems, where="from_torch")
+    problems += _compare_groups(optimizer, [group for group, _ in live])
     decays = {float(group["weight_decay"]) for group, _ in live} - {0.0}
     if len(decays) > 1:
         reason = f"has groups with the weight decays {sorted(decays)}"
@@ -209,15 +204,21 @@ def _name_parameters(
     ]
 
 
-def _compare_groups(kind: str, groups: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """What differs between groups, and what is switched on, that a task has no word for."""
-    problems = []
-    for key in sorted({key for group in groups for key in group} - _HOW - {*_ALIKE}):
+def _compare_groups(
+    optimizer: optim.Optimizer, groups: Sequence[Mapping[str, Any]]
+) -> list[Problem]:
+    """What differs between groups, and what is switched on, that a task has no word for.
+
+    Keys that the optimizer has no default for are not read by its step: names of groups, and what
+    schedulers keep there.
+    """
+    kind, problems = type(optimizer).__name__, []
+    for key in sorted({*optimizer.defaults} - _HOW - {*_ALIKE}):
         values = [group.get(key) for group in groups]
         if any(value != values[0] for value in values):
             reason = f"has groups that differ in {key}: {values}"
             problems.append(_refuse(kind, reason, f"one {key} for all groups"))
-        elif key in _OFF and values[0] != _OFF[key]:
+        elif groups and key in _OFF and values[0] != _OFF[key]:
             reason = f"has {key}={values[0]}"
             problems.append(_refuse(kind, reason, f"{key}={_OFF[key]}"))
     return problems
@@ -242,7 +243,7 @@ def _read_rates(
 ) -> list[list[float]]:
     """The learning rate of each step, for each group."""
     groups = optimizer.param_groups
-    fixed = [[float(group["lr"])] * min(steps, 1) for group in groups]
+    fixed = [[float(group.get("lr", 1.0))] * min(steps, 1) for group in groups]
     if scheduler is None:
         return fixed
     kind = type(scheduler).__name__
@@ -289,7 +290,15 @@ def _ask(
 ) -> tuple[list[list[float]], list[str]]:
     """The rates of all steps, and what else changes; optimizer and scheduler are put back."""
     groups = optimizer.param_groups
-    kept = [{key: group[key] for key in group if key != "params"} for group in groups]
+    # A rate that is a tensor is changed where it lies.
+    kept = [
+        {
+            key: value.clone() if isinstance(value, torch.Tensor) else value
+            for key, value in group.items()
+            if key != "params"
+        }
+        for group in groups
+    ]
     state = copy.deepcopy(scheduler.state_dict())
     found: list[list[float]] = [[] for _ in groups]
     changed: dict[str, None] = {}
@@ -308,7 +317,11 @@ def _ask(
     finally:
         scheduler.load_state_dict(state)
         for group, before in zip(groups, kept, strict=True):
-            group.update(before)
+            for key, value in before.items():
+                if isinstance(value, torch.Tensor):
+                    group[key].copy_(value)
+                else:
+                    group[key] = value
     return found, [*changed]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
@@ -16,9 +17,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.cli.calls import Call, write_task
-from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx
+from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx, make_tiny_task
 from vtrain.bench import estimate, stages
-from vtrain.bench.alone import CHECKPOINT, STATUS, prepare
+from vtrain.bench.alone import CHECKPOINT, STATUS, measure_alone, prepare
 from vtrain.bench.bench import measure_task
 from vtrain.bench.estimate import PROOF, estimate_game, estimate_task
 from vtrain.bench.figures import (
@@ -270,6 +271,34 @@ def test_memory_is_that_of_a_commitment_and_of_a_game_to_its_end(
     game.write_bytes(structs.encode(cut))
     with pytest.raises(RunError, match="the game did not end in the referee's ruling"):
         prepare("dispute", run, every, "cpu", 1, game)()
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell memory")
+def test_nothing_in_the_folder_of_a_user_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a stranger's, or a checkout of another version."""
+    train(
+        make_tiny_task(steps=2, commit_every=1, checkpoint_every=1),
+        tmp_path / "run",
+        key=Ed25519PrivateKey.generate(),
+    )
+    for name in ("json.py", "vtrain.py"):
+        (tmp_path / name).write_text("raise SystemExit(f'{__file__} was run')")
+    monkeypatch.chdir(tmp_path)
+    taken = measure_alone("training", tmp_path / "run", every=1, engine="cpu", threads=1)
+    assert taken is not None
+    assert taken > 0
+
+
+def test_no_process_takes_code_from_the_folder_of_a_user(repository: Path) -> None:
+    started = [
+        (path.name, option)
+        for path in (repository / "vtrain").rglob("*.py")
+        for option in re.findall(r"\[sys\.executable, ([^,\]]+)", path.read_text())
+    ]
+    assert {name for name, _ in started} == {"alone.py", "proofs.py", "ezkl.py"}
+    assert {option for _, option in started} == {'"-P"'}
 
 
 def test_proofs_are_made_with_each_seed_by_keys_of_the_first(task: Path) -> None:

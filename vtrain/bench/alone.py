@@ -69,7 +69,8 @@ def measure_alone(
         return None
     given = json.dumps([what, str(run), every, engine, threads, str(beside) if beside else None])
     code = "import sys; from vtrain.bench.alone import answer; answer(sys.argv[1])"
-    command = [sys.executable, "-c", code, given]
+    # -P: nothing is imported from the folder that the user is in, which may be a stranger's run.
+    command = [sys.executable, "-P", "-c", code, given]
     return statistics.median_low(_ask(command, what) for _ in range(processes))
 
 

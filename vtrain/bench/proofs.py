@@ -116,7 +116,8 @@ class ProofBench:
         plan = plan_proof(task.graph, measure_memory())
         given = [str(run), str(self.folder), self.threads, plan.k, plan.statements]
         code = "import sys; from vtrain.bench.proofs import answer; answer(sys.argv[1])"
-        command = [sys.executable, "-c", code, json.dumps(given)]
+        # -P: as in vtrain.bench.alone.
+        command = [sys.executable, "-P", "-c", code, json.dumps(given)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode != 0:
             last = done.stderr.strip().rpartition("\n")[2]

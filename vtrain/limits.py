@@ -40,6 +40,11 @@ class Limits:
     log_bytes: int = 1 << 30
     """Some seven million steps.  A record takes about 400 bytes of memory while it is held, three
     times its size here."""
+    record_bytes: int = 48
+    """What a record takes in a log, at least: any that is one has more, with its length..."""
+    short_records: int = 1 << 16
+    """... but for so many: others can be signed for, and the tree over them takes 64 bytes for each
+    of none."""
     state_bytes: int = 1 << 34
     """One checkpoint, which is held in memory."""
     step_bytes: int = 1 << 36

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit.runs import failed
+from tests.audit.runs import KEY, failed
 from tests.dispute.service.hostile import KINDS, Kind, Target, flooding
 from tests.dispute.service.live import Skipping, serving
 from tests.dispute.service.logs import (
@@ -25,18 +25,22 @@ from tests.dispute.service.logs import (
     make_log_genesis,
     make_players,
 )
+from vtrain.attest.claims import sign_claim
 from vtrain.audit.verify import verify
 from vtrain.commit.files import FileEntry
 from vtrain.commit.log import LOG_HEADER
+from vtrain.commit.openings import compute_root
 from vtrain.dispute.client import Follower, connect
 from vtrain.dispute.problems import BusyError
 from vtrain.dispute.service.limits import LIMITS as SERVICE_LIMITS
 from vtrain.dispute.state import compute_game_id
 from vtrain.errors import RunError, TaskError
 from vtrain.limits import LIMITS
+from vtrain.spec.domains import RUN_LOG
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
 from vtrain.train.table import parse_number
 from vtrain.train.task import load_task
+from vtrain.wire.claim import decode_signed_claim, encode_signed_claim
 
 TASK = """
 test = {test}
@@ -126,6 +130,20 @@ def test_a_log_is_not_read_beyond_its_claim(run: Path) -> None:
     assert time.monotonic() - begin < 5
     assert report.verdict == "inconclusive"
     assert "log" in [check.name for check in failed(report)]
+
+
+def test_a_log_of_records_that_are_none_is_not_held(run: Path) -> None:
+    """Their solver signed for them, and a file of holes is full of them."""
+    path, count = RunPaths(run).log, LIMITS.short_records + 1
+    path.write_bytes(LOG_HEADER)
+    os.truncate(path, len(LOG_HEADER) + 4 * count)
+    claim = decode_signed_claim(RunPaths(run).claim.read_bytes()).claim
+    claim = replace(claim, log_size=count, log_root=compute_root(RUN_LOG, [b""] * count))
+    RunPaths(run).claim.write_bytes(encode_signed_claim(sign_claim(claim, KEY)))
+    [found] = [check for check in verify(run).checks if check.name == "log"]
+    assert (found.status, found.fault) == ("failed", "nobody")
+    assert found.where.startswith("log.bin: record ")
+    assert "are more than a log has" in found.detail
 
 
 def test_a_sparse_model_is_not_held_in_memory(run: Path) -> None:

@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 from vtrain import _core
 from vtrain.commit.openings import verify_inclusion
 from vtrain.errors import EncodingError
+from vtrain.limits import LIMITS
 from vtrain.spec.domains import RUN_LOG
 from vtrain.wire.opening import ConsistencyProof, InclusionProof
 from vtrain.wire.record import StepRecord, decode_record, encode_record
@@ -121,7 +122,8 @@ def iterate_frames(
     """(place, bytes) of each leaf of a log file, undecoded: the bytes that a log root binds.
 
     An auditor needs them: a root may be signed over leaves that are no records.  ``header`` and
-    ``longest`` (bytes of a leaf) are those of another kind of log.
+    ``longest`` (bytes of a leaf) are those of another kind of log.  EncodingError also for many
+    leaves that are shorter than any record: a file of holes would be millions of them.
     """
     found = stream.read(len(header))
     if found != header:
@@ -131,6 +133,12 @@ def iterate_frames(
     offset, index = len(header), 0
     while head := stream.read(_LENGTH_BYTES):
         where = f"record {index} at byte {offset}"
+        if index >= LIMITS.short_records and offset < index * LIMITS.record_bytes:
+            raise EncodingError(
+                f"{index} records in {offset} bytes are more than a log has: one takes "
+                f"{LIMITS.record_bytes} bytes and more",
+                where=where,
+            )
         length = int.from_bytes(head, "little")
         if len(head) == _LENGTH_BYTES and length > longest:
             raise EncodingError(f"a record of {length} bytes is too long", where=where)

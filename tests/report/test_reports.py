@@ -383,8 +383,6 @@ def test_more_was_not_looked_at_than_is_listed(document: Document) -> None:
         ({"coverage": (structure, Coverage("replay", 4, 4))}, "coverage"),
         ({"coverage": (Coverage("structure", 18, 17),)}, "coverage"),
         ({"detections": (Detection(None, 1, 1, 3, 2),)}, "detection"),
-        ({"detections": (Detection(None, 1, 3, 3, 1),)}, "detection"),
-        ({"detections": (Detection(None, 3, 3, 3, 1),)}, "detection"),
         ({"detections": (Detection(Fraction(1, 10), 3, 3, 3, 1),)}, "detection"),
     ):
         more = replace(document, report=replace(report, **changes))

@@ -380,6 +380,8 @@ def _doubt_packing(chance: Detection, steps: int) -> str:
         return "is not of one step, though it names no share"
     if chance.fraction is not None and not 0 < chance.fraction <= 1:
         return "is of a share that is none: it lies above 0 and is at most 1"
+    if chance.fraction is not None and bad > math.ceil(steps * chance.fraction):
+        return "is of more false steps than the share has of all that are claimed"
     if not 1 <= packed <= bad or max(bad, chance.segments) > steps:
         return "is of no segment, or of more than there are steps"
     due = 1 if chance.fraction is None else math.ceil(chance.segments * chance.fraction)

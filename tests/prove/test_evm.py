@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,6 +146,7 @@ def write_plain(circuit: Circuit) -> str:
     )
 
 
+@cache
 def compile_plain(source: str) -> Contract:
     return compile_contracts({VERIFIER: source}, SOLC, SOLC_LIMITS)[VERIFIER]
 

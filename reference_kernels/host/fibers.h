@@ -38,6 +38,7 @@ struct Fiber {
 
 // One thread of the block at hand.
 struct Thread {
+    Dim3 index;
     Fiber* fiber;
     Waiting waiting;
     unsigned int mask;
@@ -59,8 +60,16 @@ static const unsigned long long* body_slots;
 
 static void set_current(unsigned int index) {
     current = index;
-    threadIdx = {index % blockDim.x, index / blockDim.x % blockDim.y,
-                 index / (blockDim.x * blockDim.y)};
+    threadIdx = threads[index].index;
+}
+
+// Numbers the threads of blockDim: once a launch, since a division a thread takes as long as many a
+// kernel.
+static void number_threads() {
+    thread_count = 0;
+    for (unsigned int z = 0; z < blockDim.z; z++)
+        for (unsigned int y = 0; y < blockDim.y; y++)
+            for (unsigned int x = 0; x < blockDim.x; x++) threads[thread_count++].index = {x, y, z};
 }
 
 __attribute__((noinline)) static void switch_to_scheduler() {

@@ -23,7 +23,7 @@ static int launch(void (*kernel)(const unsigned long long*), const unsigned long
     body_slots = slots;
     gridDim = grid;
     blockDim = block;
-    thread_count = block.x * block.y * block.z;
+    number_threads();
     undefined_kind = nullptr;
     gives_up = false;
     getcontext(&given_up);

@@ -23,15 +23,34 @@ inline void require(bool holds, const char* kind) {
 }
 
 inline unsigned char* shared_at(u32 address) { return dynamic_shared + address; }
-inline i32 byte_of(u32 word, int index, bool is_signed) {
-    const u8 byte = (u8)(word >> (8 * index));
-    return is_signed ? (i32)(i8)byte : (i32)byte;
+
+// --- products of bytes, 32 of them at a time: tests of products spend most of their time here
+
+typedef u8 Bytes __attribute__((vector_size(32)));
+typedef i8 SignedBytes __attribute__((vector_size(32)));
+typedef i32 Numbers __attribute__((vector_size(128)));
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+template <bool SIGNED>
+ALWAYS_INLINE void load_numbers(Numbers& to, const u8* low, const u8* high) {
+    Bytes bytes;
+    memcpy(&bytes, low, 16);
+    memcpy((u8*)&bytes + 16, high, 16);
+    if constexpr (SIGNED) to = __builtin_convertvector((SignedBytes)bytes, Numbers);
+    else to = __builtin_convertvector(bytes, Numbers);
+}
+// The sum with 32 products added to it: together these are less than 2^21 in magnitude, and a sum
+// that overflows does so in the last addition.
+ALWAYS_INLINE i32 add_products(i32 sum, const Numbers& a, const Numbers& b) {
+    const Numbers products = a * b;
+    return sum + __builtin_reduce_add(products);
 }
 
 // --- mma: two sets of matrices a warp, since a lane may begin the next while others read
 
 struct Matrices {
-    i32 a[16][32], b[32][8];
+    alignas(4) u8 a[16][32], b[8][32];  // rows of A, columns of B
     u32 rows[32];
 };
 static Matrices matrices_of_warps[MAX_THREADS / 32][2];
@@ -142,12 +161,17 @@ inline bool is_over(void* phase) {
 
 // --- matrix descriptors: "Matrix Descriptor" and "Shared Memory Matrix Layout", K major, 128 bytes
 
-// Where byte ``k`` of row ``row`` of the described matrix lies.
-inline u32 described_address(u64 descriptor, u32 row, u32 k) {
+// Where the 16 bytes at place ``piece`` of row ``row`` of the described matrix lie.
+ALWAYS_INLINE const u8* described_piece(u64 descriptor, u32 row, u32 piece) {
     const u32 start = (u32)(descriptor & 0x3fff) << 4;
     const u32 stride = (u32)(descriptor >> 32 & 0x3fff) << 4;
-    const u32 linear = start + row / 8 * stride + row % 8 * 128 + k;
-    return linear ^ (linear >> 7 & 7) << 4;
+    const u32 linear = start + row / 8 * stride + row % 8 * 128 + 16 * piece;
+    return shared_at(linear ^ (linear >> 7 & 7) << 4);
+}
+template <bool SIGNED>
+ALWAYS_INLINE void load_described(Numbers& to, u64 descriptor, u32 row) {
+    load_numbers<SIGNED>(to, described_piece(descriptor, row, 0),
+                         described_piece(descriptor, row, 1));
 }
 inline void require_known_swizzle(u64 descriptor) {
     require(descriptor >> 62 == 1 && (descriptor >> 49 & 7) == 0,
@@ -159,23 +183,16 @@ inline void multiply_described(i32* d, u64 a, u64 b) {
     require_known_swizzle(a);
     require_known_swizzle(b);
     const u32 warp = current / 32 % 4, lane = current % 32;
-    for (u32 half = 0; half < 2; half++) {
-        i32 left[32];
-        for (u32 k = 0; k < 32; k++) {
-            const u8 byte = *shared_at(described_address(a, 16 * warp + lane / 4 + 8 * half, k));
-            left[k] = A_SIGNED ? (i32)(i8)byte : (i32)byte;
+    Numbers upper, lower;
+    load_described<A_SIGNED>(upper, a, 16 * warp + lane / 4);
+    load_described<A_SIGNED>(lower, a, 16 * warp + lane / 4 + 8);
+    for (u32 j = 0; j < N / 8; j++)
+        for (u32 r = 0; r < 2; r++) {
+            Numbers column;
+            load_described<B_SIGNED>(column, b, 8 * j + 2 * (lane % 4) + r);
+            d[4 * j + r] = add_products(d[4 * j + r], upper, column);
+            d[4 * j + 2 + r] = add_products(d[4 * j + 2 + r], lower, column);
         }
-        for (u32 j = 0; j < N / 8; j++)
-            for (u32 r = 0; r < 2; r++) {
-                const u32 column = 8 * j + 2 * (lane % 4) + r;
-                i32 sum = d[4 * j + 2 * half + r];
-                for (u32 k = 0; k < 32; k++) {
-                    const u8 byte = *shared_at(described_address(b, column, k));
-                    sum += left[k] * (B_SIGNED ? (i32)(i8)byte : (i32)byte);
-                }
-                d[4 * j + 2 * half + r] = sum;
-            }
-    }
 }
 
 }  // namespace host
@@ -183,24 +200,19 @@ inline void multiply_described(i32* d, u64 a, u64 b) {
 template <bool A_SIGNED, bool B_SIGNED>
 inline void mma_m16n8k32(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     host::Matrices& whole = host::next_matrices();
-    const int group = (int)lane_of_thread() / 4, t = (int)lane_of_thread() % 4;
-    // "Matrix Fragments for mma.m16n8k32": element i of A, of B and of D.
-    for (int i = 0; i < 16; i++) {
-        const int row = i < 4 || (i >= 8 && i < 12) ? group : group + 8;
-        const int column = i < 8 ? t * 4 + (i & 3) : t * 4 + (i & 3) + 16;
-        whole.a[row][column] = host::byte_of(a[i / 4], i % 4, A_SIGNED);
-    }
-    for (int i = 0; i < 8; i++) {
-        const int row = i < 4 ? t * 4 + (i & 3) : t * 4 + (i & 3) + 16;
-        whole.b[row][group] = host::byte_of(b[i / 4], i % 4, B_SIGNED);
-    }
+    const u32 group = lane_of_thread() / 4, t = lane_of_thread() % 4;
+    // "Matrix Fragments for mma.m16n8k32": the four elements of a register are neighbours.
+    for (u32 r = 0; r < 4; r++)
+        memcpy(&whole.a[group + 8 * (r % 2)][4 * t + 16 * (r / 2)], &a[r], 4);
+    for (u32 r = 0; r < 2; r++) memcpy(&whole.b[group][4 * t + 16 * r], &b[r], 4);
     wait_for_warp(0xffffffffu);
-    for (int i = 0; i < 4; i++) {
-        const int row = i < 2 ? group : group + 8, column = t * 2 + (i & 1);
-        i32 sum = d[i];
-        for (int k = 0; k < 32; k++) sum += whole.a[row][k] * whole.b[k][column];
-        d[i] = sum;
+    host::Numbers rows[2], columns[2];
+    for (u32 i = 0; i < 2; i++) {
+        const u8 *const row = whole.a[group + 8 * i], *const column = whole.b[2 * t + i];
+        host::load_numbers<A_SIGNED>(rows[i], row, row + 16);
+        host::load_numbers<B_SIGNED>(columns[i], column, column + 16);
     }
+    for (u32 i = 0; i < 4; i++) d[i] = host::add_products(d[i], rows[i / 2], columns[i % 2]);
 }
 
 inline void ldmatrix_x4(u32& r0, u32& r1, u32& r2, u32& r3, u32 row) {

@@ -6,14 +6,18 @@ Tests on a GPU are the exception: each is a process (``tests.cuda.alone``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cuda import alone
 from tests.cuda.alone import pytest_runtest_protocol
 from tests.cuda.host_device import HostDevice
+from tests.engines.steps import make_step
 from vtrain.engines import registry
 from vtrain.engines.cuda.device import Device
+from vtrain.engines.cuda.kernels import Kernels
+from vtrain.engines.cuda.program import Program
 
 __all__ = ["pytest_runtest_protocol"]
 
@@ -32,6 +36,23 @@ def host_device() -> Iterator[HostDevice]:
     device = HostDevice()
     yield device
     device.close()
+
+
+@pytest.fixture(scope="session")
+def passed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
+    """A file of verdicts, its name and content: all kernels of a small step passed."""
+    folder = tmp_path_factory.mktemp("passed")
+    Kernels(HostDevice(), folder=folder).plan_step(Program(make_step("mlp").graph))
+    [path] = folder.iterdir()
+    return path.name, path.read_bytes()
+
+
+@pytest.fixture
+def verdicts(passed: tuple[str, bytes], tmp_path: Path) -> Path:
+    """The same file, as in the folder of a session before: ``tmp_path``."""
+    name, content = passed
+    (tmp_path / name).write_bytes(content)
+    return tmp_path / name
 
 
 @pytest.fixture(scope="session")

@@ -24,13 +24,14 @@ from cuda import bindings
 from tests.cuda import test_calibration as calibration
 from tests.cuda.fake_driver import OK, FakeCompiler, FakeDriver, Stream
 from tests.cuda.host_device import HostDevice
+from tests.cuda.test_selfcheck import make_small
 from tests.cuda.test_session import compare_random, follow_the_law
 from tests.engines.compare import assert_same_state, open_law
 from tests.engines.steps import Step, make_step
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key
 from vtrain.engines.base import State
-from vtrain.engines.cuda import dense_cases, gpu
+from vtrain.engines.cuda import gpu
 from vtrain.engines.cuda import session as session_module
 from vtrain.engines.cuda.compile import OPTIONS
 from vtrain.engines.cuda.device import Call, DeviceInfo, Memory, Pointer
@@ -74,10 +75,16 @@ def device(driver: FakeDriver, tmp_path: Path) -> Iterator[CudaDevice]:
     assert driver.device.memory().free == driver.device.memory().total
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the verdicts of the self-check are kept that passed on this driver."""
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_steps_and_traces_follow_the_law(kind: str, device: CudaDevice) -> None:
-    step = make_step(kind)
-    session = CudaSession(step.graph, step.samples, device=device)
+def test_steps_and_traces_follow_the_law(kind: str, device: CudaDevice, kept: Path) -> None:
+    step, kernels = make_step(kind), Kernels(device, folder=kept)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
     law = open_law(step)
     session.load_state(step.state)
     for _ in range(7):
@@ -99,7 +106,7 @@ def test_calibration_follows_the_law(device: CudaDevice) -> None:
 def test_kernels_that_need_much_shared_memory_are_allowed_it(
     device: CudaDevice, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dense_cases, "SMALL", (5, 9, 6))
+    make_small(monkeypatch)
     step = make_step("mlp", batch=3)
     kernels = Kernels(device, least_products=0)
     session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)

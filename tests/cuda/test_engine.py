@@ -42,6 +42,15 @@ def nothing_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
 
 
+@pytest.fixture
+def known(passed: tuple[str, bytes], nothing_cached: None, tmp_path: Path) -> None:
+    """But those of one that tried the kernels."""
+    name, content = passed
+    folder = tmp_path / "home" / ".cache" / "vtrain" / "cuda"
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(content)
+
+
 def use_device(monkeypatch: pytest.MonkeyPatch, device: HostDevice) -> None:
     """Let the engine have ``device`` for its GPU."""
     monkeypatch.setattr(session, "_open_device", lambda: device)
@@ -286,7 +295,7 @@ def test_a_finished_run_needs_no_engine_and_claims_none(
 
 
 def test_an_audit_whose_device_fails_is_inconclusive(
-    tmp_path: Path, key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, key: Ed25519PrivateKey, known: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(make_tiny_task(steps=10), tmp_path / "run", key=key, engine="cpu")
     use_device(monkeypatch, HostDevice())
@@ -299,7 +308,7 @@ def test_an_audit_whose_device_fails_is_inconclusive(
 
 
 def test_a_run_moves_between_engines_and_ends_in_the_same_root(
-    tmp_path: Path, key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, key: Ed25519PrivateKey, known: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = make_tiny_task("cnn", batch=4)
     use_device(monkeypatch, device := HostDevice())
@@ -314,7 +323,7 @@ def test_a_run_moves_between_engines_and_ends_in_the_same_root(
 
 
 def test_a_run_whose_device_fails_goes_on_from_its_checkpoint(
-    tmp_path: Path, key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, key: Ed25519PrivateKey, known: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = make_tiny_task()
     device = HostDevice()
@@ -359,7 +368,7 @@ def test_the_self_check_is_repeated_as_asked(
     tmp_path: Path, key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that breaks in the middle of `vtrain train --selfcheck-every 4`."""
-    task = make_tiny_task(commit_every=1, checkpoint_every=10)
+    task = make_tiny_task(steps=20, commit_every=1, checkpoint_every=10)
     device = BrokenDevice(("sum_parts",), 3)
     device.broken = False
     use_device(monkeypatch, device)
@@ -373,7 +382,7 @@ def test_the_self_check_is_repeated_as_asked(
         summary = vtrain.train(
             task, tmp_path / "run", key=key, engine="cuda", selfcheck_every=4, progress=watch
         )
-    assert len(done) == 40
+    assert len(done) == 20
     assert summary.root == train(task, tmp_path / "whole", key=key, engine="cpu").root
 
 

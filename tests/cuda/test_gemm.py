@@ -258,13 +258,14 @@ def test_longest_sums(host_device: HostDevice, architecture: str, k: int, value:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("architecture", spare([MMA, WGMMA], WGMMA.__eq__))
 def test_longer_sums_would_overflow(
-    host_device: HostDevice, monkeypatch: pytest.MonkeyPatch
+    host_device: HostDevice, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gemm, "LONGEST_SUM", 2 * LONGEST_SUM)
     a = np.full((1, LONGEST_SUM + 2 * TILE), -128 * 256 + 255, np.int16)
     with pytest.raises(HostDeviceError, match="overflows"):
-        multiply(host_device, a, a.T, MMA)
+        multiply(host_device, a, a.T, architecture)
 
 
 @pytest.mark.parametrize("architecture", [MMA, WGMMA])
@@ -422,7 +423,7 @@ def test_int16_of_the_largest_sums_from_registers(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [MMA, WGMMA])
+@pytest.mark.parametrize("architecture", spare([MMA, WGMMA], WGMMA.__eq__))
 @pytest.mark.parametrize("value", spare([-128 * 256 + 255, 255, -32768], lambda v: v < -32700))
 def test_int16_of_the_longest_sums_from_registers(
     host_device: HostDevice, architecture: str, value: int

@@ -751,14 +751,6 @@ def test_rows_that_32_bits_cannot_count_are_in_no_chain(columns: int, is_chained
 # --- verdicts
 
 
-def open_verdicts(folder: Path) -> Path:
-    """A file of verdicts of one kernel that passed."""
-    program = Program(make_step("mlp").graph)
-    Kernels(HostDevice(), folder=folder).plan_step(program)
-    [path] = folder.glob("selfcheck-*.json")
-    return path
-
-
 class Counting(HostDevice):
     launches = 0
 
@@ -786,22 +778,22 @@ def bloat(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [nest, replace_by_pipe, replace_by_folder, bloat])
-def test_what_is_no_file_of_verdicts_is_none(spoil: Callable[[Path], None], tmp_path: Path) -> None:
-    path, device = open_verdicts(tmp_path), Counting()
-    program = Program(make_step("mlp").graph)
+def test_what_is_no_file_of_verdicts_is_none(
+    spoil: Callable[[Path], None], verdicts: Path, tmp_path: Path
+) -> None:
+    device, program = Counting(), Program(make_step("mlp").graph)
     Kernels(device, folder=tmp_path).plan_step(program)
     assert device.launches == 0
-    spoil(path)
+    spoil(verdicts)
     Kernels(device, folder=tmp_path).plan_step(program)
     assert device.launches > 0
-    assert [other.name for other in tmp_path.iterdir()] == [path.name]
+    assert [other.name for other in tmp_path.iterdir()] == [verdicts.name]
 
 
 @pytest.mark.parametrize("module", ["gemm.py", "lower/softmax.py"])
 def test_other_launch_code_is_tried_anew(
-    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, verdicts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_verdicts(tmp_path)
     before, copy = sources.compute_launch_hash(), tmp_path / "copy"
     shutil.copytree(sources.PACKAGE, copy, ignore=shutil.ignore_patterns("reference_kernels"))
     monkeypatch.setattr(sources, "PACKAGE", copy)
@@ -815,8 +807,8 @@ def test_other_launch_code_is_tried_anew(
     assert device.launches > 0
 
 
-def test_small_cases_are_no_verdict_on_large_ones(tmp_path: Path) -> None:
-    open_verdicts(tmp_path)
+def test_small_cases_are_no_verdict_on_large_ones(verdicts: Path, tmp_path: Path) -> None:
+    assert Kernels(HostDevice(), folder=tmp_path)._checker._passed != set()
     chosen = Kernels(HostDevice(), folder=tmp_path, large=True)
     assert chosen._checker._passed == set()
 

@@ -12,6 +12,7 @@ from tests.cuda.host_device import CACHE, GARBAGE, HostDevice
 from tests.engines.compare import assert_same_state, name_difference, open_law
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import CENTRED, Step, make_step
+from tests.exhaustive import spare
 from tests.tasks import make_tiny_task
 from vtrain.engines.base import Session, Snapshot, SnapshotSession, State
 from vtrain.engines.cpu import CpuSession
@@ -58,8 +59,13 @@ def open_cuda(step: Step, device: Device, *, fast: bool = True) -> CudaSession:
     return session
 
 
-@pytest.mark.parametrize(("kind", "loss"), KINDS)
-@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "loss", "fast"),
+    spare(
+        [(*kind, fast) for fast in (False, True) for kind in KINDS],
+        lambda case: case[2] or case[:2] not in {("mlp", "mse"), ("cnn", "mse")},
+    ),
+)
 def test_steps_follow_the_law(kind: str, loss: str, fast: bool, device: HostDevice) -> None:
     step = make_step(kind, loss)
     cuda, law = open_cuda(step, device, fast=fast), open_law(step)
@@ -74,8 +80,13 @@ def test_steps_follow_the_law(kind: str, loss: str, fast: bool, device: HostDevi
     cuda.close()
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
-@pytest.mark.parametrize("optimizer", ["adamw", "lion"])
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    spare(
+        [(kind, optimizer) for kind in ("mlp", "cnn") for optimizer in ("adamw", "lion")],
+        {("mlp", "lion"), ("cnn", "adamw")}.__contains__,
+    ),
+)
 def test_other_updates_follow_the_law(kind: str, optimizer: str, device: HostDevice) -> None:
     """States of int64, roots, the norm of all gradients, rates on lines."""
     step = make_step(kind, optimizer=optimizer)
@@ -199,7 +210,8 @@ def test_gradients_can_be_reduced_between_devices(device: HostDevice) -> None:
             values = np.frombuffer(device.read(one.address, one.count * 8), "<i8")
             device.write(one.address, (2 * values).tobytes())
 
-    doubled = CudaSession(step.graph, step.samples, device=device, reduce=double)
+    kernels = Kernels(device, folder=CACHE)
+    doubled = CudaSession(step.graph, step.samples, device=device, kernels=kernels, reduce=double)
     doubled.load_state(step.state)
     velocities = {name for name in step.state if name.startswith("momentum/")}
     law = open_law(step)
@@ -225,8 +237,10 @@ def test_gradients_can_be_reduced_between_devices(device: HostDevice) -> None:
 
 
 def test_a_reduction_that_changes_nothing_changes_no_bit(device: HostDevice) -> None:
-    step = make_step("cnn")
-    session = CudaSession(step.graph, step.samples, device=device, reduce=lambda found: None)
+    step, kernels = make_step("cnn"), Kernels(device, folder=CACHE)
+    session = CudaSession(
+        step.graph, step.samples, device=device, kernels=kernels, reduce=lambda found: None
+    )
     session.load_state(step.state)
     law = open_law(step)
     for _ in range(4):
@@ -593,7 +607,8 @@ def test_a_trace_that_does_not_fit_leaves_the_session_as_it_was() -> None:
 
 def test_a_session_needs_a_state_that_fits(device: HostDevice) -> None:
     step = make_step("mlp")
-    session = CudaSession(step.graph, step.samples, device=device)
+    kernels = Kernels(device, folder=CACHE)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
     with pytest.raises(RunError, match="no state is loaded"):
         session.step()
     with pytest.raises(RunError, match="missing tensors"):

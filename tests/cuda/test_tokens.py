@@ -14,6 +14,7 @@ import pytest
 
 from tests.cuda.host_device import HostDevice
 from tests.cuda.single import run_launches
+from tests.cuda.test_selfcheck import make_small
 from tests.cuda.test_session import follow_the_law, open_cuda
 from tests.engines.compare import assert_same_state, name_difference
 from tests.engines.steps import Step
@@ -153,9 +154,12 @@ def test_steps_are_those_of_the_cpu(
     cuda.close()
 
 
-def test_what_follows_attention_is_done_on_the_way(device: HostDevice) -> None:
+def test_what_follows_attention_is_done_on_the_way(
+    device: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every product of a GPT's step rounds its sums itself, though their shape changes before, and
     before they are reordered; masks and the gradient of a softmax are in chains."""
+    make_small(monkeypatch)
     step = make_language_step("gpt", "adamw")
     chosen = Kernels(device, least_products=0)
     session = CudaSession(step.graph, step.samples, device=device, kernels=chosen)

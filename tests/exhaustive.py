@@ -26,6 +26,11 @@ def spare(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
     ]
 
 
+def draw(few: int, many: int) -> pytest.MarkDecorator:
+    """A parameter ``examples`` of a property: ``few`` drawn cases show what ``many`` do."""
+    return pytest.mark.parametrize("examples", spare([few, many], few.__eq__))
+
+
 def spare_mutants(mutants: Iterable[Any]) -> list[Any]:
     """Four of five mutants marked ``exhaustive``: they show that tests of kernels can fail."""
     listed = list(mutants)

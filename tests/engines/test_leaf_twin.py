@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engines.steps import make_step
+from tests.exhaustive import draw
 from tests.ops.cases import Array
 from tests.ops.leaf_cases import (
     Json,
@@ -31,8 +32,9 @@ from vtrain.ops import TABLE
 from vtrain.ops.leaf import encode_element, encode_state, finish, plan_fold
 from vtrain.wire.graph import Node, TensorType, encode_node
 
+FEW = 10
 PROPERTY = settings(
-    max_examples=25,
+    max_examples=FEW,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -67,35 +69,45 @@ def check_twin(item: Leaf, element: int) -> None:
         assert _core.leaf_finish(node, sources, states[-1]) == value
 
 
-@pytest.mark.parametrize("op", TABLE)
-@PROPERTY
-@given(data=st.data())
-def test_twin_follows_the_rules(op: str, data: st.DataObject) -> None:
-    item = draw_leaf(op, data)
-    for element in range(item.out.size):
-        check_twin(item, element)
+def check_drawn(count: int, check: Callable[[st.DataObject], None]) -> None:
+    settings(PROPERTY, max_examples=count)(given(data=st.data())(check))()
 
 
 @pytest.mark.parametrize("op", TABLE)
-@PROPERTY
-@given(data=st.data())
-def test_twin_follows_the_rules_into_garbage(op: str, data: st.DataObject) -> None:
-    item = draw_garbage(draw_leaf(op, data), data)
-    for element in range(item.out.size):
-        check_twin(item, element)
+@draw(FEW, 25)
+def test_twin_follows_the_rules(op: str, examples: int) -> None:
+    def check(data: st.DataObject) -> None:
+        item = draw_leaf(op, data)
+        for element in range(item.out.size):
+            check_twin(item, element)
+
+    check_drawn(examples, check)
 
 
 @pytest.mark.parametrize("op", TABLE)
-@PROPERTY
-@given(data=st.data())
-def test_twin_finishes_any_state(op: str, data: st.DataObject) -> None:
-    item = draw_leaf(op, data)
-    width = plan_fold(item.node, item.types).width
-    entries = data.draw(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * width))
-    node, sources = encode(item)
-    value = encode_element(item.node, finish(item.node, item.types, entries))
-    assert _core.leaf_finish(node, sources, encode_state(entries)) == value
-    assert _core.leaf_finish(node, sources, encode_state(entries) + b"\0") == b""
+@draw(FEW, 25)
+def test_twin_follows_the_rules_into_garbage(op: str, examples: int) -> None:
+    def check(data: st.DataObject) -> None:
+        item = draw_garbage(draw_leaf(op, data), data)
+        for element in range(item.out.size):
+            check_twin(item, element)
+
+    check_drawn(examples, check)
+
+
+@pytest.mark.parametrize("op", TABLE)
+@draw(FEW, 25)
+def test_twin_finishes_any_state(op: str, examples: int) -> None:
+    def check(data: st.DataObject) -> None:
+        item = draw_leaf(op, data)
+        width = plan_fold(item.node, item.types).width
+        entries = data.draw(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * width))
+        node, sources = encode(item)
+        value = encode_element(item.node, finish(item.node, item.types, entries))
+        assert _core.leaf_finish(node, sources, encode_state(entries)) == value
+        assert _core.leaf_finish(node, sources, encode_state(entries) + b"\0") == b""
+
+    check_drawn(examples, check)
 
 
 def check_vector(item: Leaf, content: Json) -> None:

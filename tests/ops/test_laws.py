@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.exhaustive import draw
 from tests.ops.cases import BOUND, CASES, DIGEST, Array, Case, Draw
 from tests.ops.reference import DEFINITIONS, define
 from vtrain.errors import GraphError, RangeError
@@ -18,8 +19,9 @@ from vtrain.ops import TABLE
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import Attrs, TensorType
 
+FEW = 20
 PROPERTY = settings(
-    max_examples=60,
+    max_examples=FEW,
     report_multiple_bugs=False,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -65,10 +67,14 @@ def check_drawn(op: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("op", TABLE)
-@PROPERTY
-@given(data=st.data())
-def test_law_range_and_definition(op: str, data: st.DataObject) -> None:
-    check_drawn(op, data)
+@draw(FEW, 60)
+def test_law_range_and_definition(op: str, examples: int) -> None:
+    @settings(PROPERTY, max_examples=examples)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        check_drawn(op, data)
+
+    check()
 
 
 def assert_fault_is_seen(op: str) -> None:

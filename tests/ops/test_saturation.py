@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.exhaustive import draw
 from tests.ops import reference
 from tests.ops.cases import CASES, Array, Draw
 from vtrain import ops
@@ -19,8 +20,9 @@ from vtrain.spec.number import count_saturated
 from vtrain.wire.graph import Attrs
 
 SATURATING = {"normalize", "rescale", "momentum", "sgd_update", "adam_mean", "adam_direction"}
+FEW = 20
 PROPERTY = settings(
-    max_examples=60,
+    max_examples=FEW,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -58,10 +60,14 @@ def check_drawn(operator: Operator, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(set(TABLE) - {"tensor_digest"}))
-@PROPERTY
-@given(data=st.data())
-def test_what_saturates_says_what_it_clamps(op: str, data: st.DataObject) -> None:
-    check_drawn(TABLE[op], data)
+@draw(FEW, 60)
+def test_what_saturates_says_what_it_clamps(op: str, examples: int) -> None:
+    @settings(PROPERTY, max_examples=examples)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        check_drawn(TABLE[op], data)
+
+    check()
 
 
 def test_these_saturate() -> None:

@@ -80,8 +80,7 @@ class Block(nn.Module):
         )
         y = y.transpose(1, 2).contiguous().view(batch, places, features)
         x = x + self.drop(self.project(y))
-        x += self.mlp["out"](self.mlp["act"](self.mlp["fc"](self.norm2(x))))
-        return x
+        return x + self.mlp["out"](self.mlp["act"](self.mlp["fc"](self.norm2(x))))  # type: ignore[no-any-return]
 
 
 class Gpt(nn.Module):

@@ -715,6 +715,20 @@ def test_what_is_refused_has_a_remedy_of_its_own(case: str) -> None:
     assert instead in problem.instead
 
 
+def test_half_precision_that_is_lost_is_noted() -> None:
+    x = torch.linspace(-1, 1, 8).view(2, 4)
+    notes = import_module(Computed(lambda x: x.bfloat16().float()), x).notes
+    assert notes == ("the module itself computes in bfloat16, whose rounding a task does not have",)
+    module = Computed(torch.relu)
+    module.register_buffer("unused", torch.zeros(2, dtype=torch.bfloat16))
+    assert not import_module(module, x).notes
+
+
+def test_gradients_of_a_small_gpt_are_held_against_torchs() -> None:
+    found, _ = import_seeded(lambda: Gpt(0.1), make_ids())
+    assert not [note for note in found.notes if "gradients" in note]
+
+
 def test_small_whole_numbers_are_buffers_too() -> None:
     module = nn.Linear(4, 4)
     for dtype in (torch.uint8, torch.int8, torch.int16):

@@ -103,7 +103,8 @@ def _find_low(captured: Capture) -> str:
     """What the module computes in half precision, by its first operator; "" if nothing."""
     for node in captured.program.graph.nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.dtype in _HALF:
+        is_computed = node.op == "call_function"
+        if is_computed and isinstance(value, torch.Tensor) and value.dtype in _HALF:
             stack = list((node.meta.get("nn_module_stack") or {}).values())
             place = f"{stack[-1][0] or 'the module itself'}" if stack else node.name
             return f"{place} computes in {str(value.dtype).removeprefix('torch.')}"

@@ -715,6 +715,19 @@ def test_what_is_refused_has_a_remedy_of_its_own(case: str) -> None:
     assert instead in problem.instead
 
 
+def test_columns_of_ids_are_told_what_reads_ids() -> None:
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.table(x[:, 0])  # type: ignore[no-any-return]
+
+    problem = find_problems(Tables(), torch.ones(2, 4, dtype=torch.int64))[0]
+    assert problem.instead == "one nn.Embedding of the whole input, whose columns share it"
+
+
 def test_half_precision_that_is_lost_is_noted() -> None:
     x = torch.linspace(-1, 1, 8).view(2, 4)
     notes = import_module(Computed(lambda x: x.bfloat16().float()), x).notes

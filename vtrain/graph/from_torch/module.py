@@ -51,6 +51,7 @@ _INSTEAD: Final = (
         "is not a value that the model computes",
         "an output [batch, ..., classes], with the batch as it is: no view(-1, classes)",
     ),
+    ("only supported on a table", "one nn.Embedding of the whole input, whose columns share it"),
     ("momentum must be", "a momentum above 0, and at most 1"),
     ("ratio must be", "a p of 0, or from 2^-16 to 1 - 2^-14"),
     ("or one of floats", "a buffer of floats: mask.float()"),

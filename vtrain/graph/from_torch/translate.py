@@ -261,8 +261,13 @@ class _Translator:
         if name in _SAME:
             self._alias(node, node.args[0])
             return
-        shape: Sequence[Any] = getattr(node.meta.get("val"), "shape", ())
-        if len(shape) == 1 and self._is_batch(shape[0]):
+        value = node.meta.get("val")
+        shape = list(value.shape) if isinstance(value, torch.Tensor) else []
+        if (
+            len(shape) == 1
+            and getattr(value, "dtype", None) in _FLOATS
+            and self._is_batch(shape[0])
+        ):
             raise _RefusedError(
                 "gives one number for each sample, without an axis beside the batch", _ONE_NUMBER
             )

@@ -194,6 +194,7 @@ KINDS = {
     "zen4": "on Zen 4",
     "avx2": "held to AVX2",
     "errors": "errors alone",
+    "losses": "losses alone, which do not depend on the machine's load",
     "gpt": "the GPT alone",
     "square": "square products alone",
     "proofs": "proofs alone",

@@ -46,6 +46,7 @@ from vtrain.train.signed import read_task
 from vtrain.train.task import CompiledTask, compile_task, load_task
 from vtrain.train.traces import write_traces
 from vtrain.wire import structs
+from vtrain.wire.graph import StepGraph
 
 MEASURED = {
     ("training", "step", "s"),
@@ -361,6 +362,19 @@ def test_a_proof_is_made_and_checked(
     assert rows[f"proof of a {what}", "bytes"] > 1000
     assert rows[f"check of a {what}", "s"] < rows[f"proof of a {what}", "s"]
     assert (("statements that a step falls into", "count") in rows) != whole
+
+
+def test_measuring_nothing_is_no_success(
+    task: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(graph: StepGraph) -> int:
+        raise RunError("has no product", where="graph")
+
+    monkeypatch.setattr(stages, "find_gradient", refuse)
+    code, _, err = call("bench", task, "--stages", "dispute", "--seeds", 1)
+    assert (code, err.count("not measured: dispute: ")) == (3, 1)
+    code, _, err = call("bench", task, "--stages", "commitment,dispute", "--seeds", 1)
+    assert (code, err.count("not measured: dispute: ")) == (0, 1)
 
 
 # --- other sizes

@@ -162,7 +162,7 @@ def command(
         print_json(found)
     else:
         _print(measured)
-    return 0
+    return 0 if measured.rows else 3  # nothing of what was asked for could be done here
 
 
 def _open_prover(threads: int) -> Callable[[Path], Prove]:

@@ -345,7 +345,7 @@ name by which the auditor gave it.
     "checkpoints": """\
 The checkpoints s are those of steps 0, c, 2c, ... and S, in rising order; where S is 0 the log
 commits to no state. The check goes on after a failure. Every checkpoint that fails counts, with
-whatever fault. The first five are listed, and after them the first five alone that have another
+whatever fault. The first five are listed, and of the others the first five alone that have another
 fault than "nobody"; where more than five failed, one more failure, with the fault "nobody" at
 `checkpoints`, follows after the last, also where all of them are listed.
 """,

@@ -342,6 +342,7 @@ _MOST_WORDS: Final = 1 << 16
 
 
 _TRIED: Final = 16
+"""Lengths for each process."""
 
 
 _EOF: Final = "Transcript error"

@@ -46,10 +46,10 @@ ABOUT = {
     "its model, beside what `vtrain bench` then measures, and beside the run itself, trained to "
     "its end, and an interval of each of its audits (measuring.md says what each figure is of). "
     "The GPT has 200 steps in batches of 4, with a state root in every fourth. Each task was "
-    "estimated and measured in turn, three times: the ratio is the median of three, and its least "
-    "and most stand beside it; files were in memory. Proofs are of a tile (mlp) and of a whole "
-    "step at batch 8 (784-16-10), to which the model was fitted, and of a whole step (784-32-10) "
-    "whose times had no part in that.",
+    "estimated and measured in turn, 3 to 9 times (`rounds`): the ratio is the median, and its "
+    "least and most stand beside it; files were in memory. Proofs are of a tile (mlp) and of a "
+    "whole step at batch 8 (784-16-10), to which the model was fitted, and of a whole "
+    "step (784-32-10) whose times had no part in that.",
     "verify": "Replaying an interval over training it; start-up of the auditor's command.",
     "dispute": "A dispute at scale (2^20 steps with a state root every 16, 2^12 nodes a step, "
     "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "

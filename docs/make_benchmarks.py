@@ -214,7 +214,7 @@ def _render_rows(rows: list[dict[str, Any]]) -> list[str]:
     if len(rows[0]) > MOST_COLUMNS:
         lines = [list(column) for column in zip(*lines, strict=True)]
     table = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return [f"| {' | '.join(map(str, row))} |" for row in table]
+    return [f"| {' | '.join(map(_format_cell, row))} |" for row in table]
 
 
 def _flatten(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, float]]]:
@@ -249,6 +249,11 @@ def _list_singles(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, 
         elif isinstance(value, int | float | str) and not isinstance(value, bool):
             found.append((whole, _format_single(value)))
     return found
+
+
+def _format_cell(cell: object) -> str:
+    """Without the digits that binary fractions add to a mean."""
+    return str(float(f"{cell:.6g}") if isinstance(cell, float) else cell)
 
 
 def _format_single(value: float | str) -> str:

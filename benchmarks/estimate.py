@@ -4,8 +4,8 @@ Two things are held against it: what `vtrain bench` measures (a step, a state ro
 more seeds and for longer than the estimate's own calibration, and the run itself, trained to its
 end, with an interval of each of its audits, at the task's own distances between state roots and
 checkpoints.  A machine shared with others does the same work in one minute 1.6 times as fast as in
-the next, so that a task is estimated and measured in turn, ``ROUNDS`` times: what counts is the
-median of the ratios, and the least and the greatest stand beside it.  Files are in memory where
+the next, so that a task is estimated and measured in turn, 3 to 9 times (`more_rounds`): what
+counts is the median of the ratios, and the least and the greatest stand beside it.  Files are in memory where
 there is such a folder: the same 300 MB of values took this disk 1.4 to 2.9 s within two minutes.
 
 Rounds and bytes of disputes, and proofs, are of a cost model.  Its constants were fitted to
@@ -22,6 +22,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -61,8 +62,11 @@ PROVEN: Final = ("mlp", "tiny", "784-32-10")
 LIMIT: Final = 0.25
 THREADS: Final = 2
 SEEDS: Final = 2
-ROUNDS: Final = 3
-"""Times that a task is estimated and then measured."""
+ROUNDS: Final = 3, 9
+"""Least and most times that a task is estimated and then measured."""
+ENOUGH: Final = 180.0
+"""Seconds after which no round begins but the least: a task of milliseconds, whose figures are
+decided by the machine's moment, gets more rounds than one of seconds."""
 
 
 _RATIO: Final = "estimated / measured"
@@ -212,6 +216,16 @@ def merge(rounds: list[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def more_rounds(quick: bool) -> Iterator[int]:
+    """A number for each round of a task, as it begins."""
+    least, most = (1, 1) if quick else ROUNDS
+    begun = time.perf_counter()
+    for number in range(most):
+        if number >= least and time.perf_counter() - begun > ENOUGH:
+            return
+        yield number
+
+
 def judge(rows: list[dict[str, Any]], what: str) -> dict[str, harness.Target]:
     """By task, how far the worst estimate is off, as a share of what was measured."""
     worst: dict[str, float] = {}
@@ -230,16 +244,18 @@ def measure(quick: bool) -> Iterator[Result]:
         tempfile.tempdir = str(_MEMORY)
     plain = tuple(stage for stage in STAGES if stage != "proof")
     rows: list[dict[str, Any]] = []
+    taken: dict[str, int] = {}
     for name in (FITTED[0], HELD_OUT[0]) if quick else (*FITTED, *HELD_OUT):
         rounds: list[list[dict[str, Any]]] = []
-        for _ in range(1 if quick else ROUNDS):
+        for _ in more_rounds(quick):
             with tempfile.TemporaryDirectory() as folder:
                 file = load(name, Path(folder))
                 found = estimate_task(file, threads=THREADS)
                 each = compare_bench(name, file, found, plain, 1 if quick else SEEDS)
                 rounds.append([*each, *compare_run(name, file, found, Path(folder))])
         rows += merge(rounds)
-        figures = {"fitted": ", ".join(FITTED), "rounds": len(rounds), "estimates": list(rows)}
+        taken[name] = len(rounds)
+        figures = {"fitted": ", ".join(FITTED), "rounds": dict(taken), "estimates": list(rows)}
         yield Result(figures, judge(rows, "an estimate"))
 
 

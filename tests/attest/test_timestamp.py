@@ -32,6 +32,7 @@ from vtrain.attest.timestamp import (
     identify_root,
     load_roots,
     make_request,
+    order_token,
     read_token,
     verify_token,
 )
@@ -55,6 +56,16 @@ def test_a_real_token() -> None:
     assert proven.root == identify_root(roots[0])
     with pytest.raises(TimestampError, match="is of other bytes"):
         verify_token(token, b"hallo", roots)
+
+
+def test_a_real_token_whose_certificates_are_out_of_order() -> None:
+    roots, token = load_roots(TOKENS / "freetsa-root.der"), read_token(TOKENS / "freetsa.tsr")
+    with pytest.raises(TimestampError, match=r"order of a set; .* --ordered NEW puts it in order"):
+        verify_token(token, b"test", roots)
+    ordered = order_token(token)
+    proven = verify_token(ordered, b"test", roots)
+    assert proven.latest == datetime(2024, 4, 9, 5, 29, 39, tzinfo=UTC)
+    assert order_token(ordered) == ordered
 
 
 def test_a_token_of_ones_own_authority(authority: Authority) -> None:
@@ -134,6 +145,44 @@ def test_what_form_a_response_must_have(authority: Authority, name: str) -> None
         return
     with pytest.raises(TimestampError):
         verify_token(token, MESSAGE, (authority.trusted,))
+
+
+_UNSIGNED = (
+    "with certificates out of order",
+    "with revoked certificates",
+    "with attributes that are not signed",
+    "with the certificate of its signer twice",
+)
+"""Forms that differ in what nobody signs."""
+
+
+@pytest.mark.parametrize("name", [*FORMS, *LATER_FORMS])
+def test_what_nobody_signs_of_a_response_is_put_right_and_nothing_else(
+    authority: Authority, name: str
+) -> None:
+    parts, holds = {**FORMS, **LATER_FORMS}[name]
+    roots, others = (authority.trusted,), (authority.trusted,)
+    token = authority.stamp(
+        MESSAGE, TIME, others=others, status=parts.get("status", 0), parts=parts
+    )
+    try:
+        ordered = order_token(token)
+    except TimestampError:
+        ordered = token
+    if holds or name in _UNSIGNED:
+        assert verify_token(ordered, MESSAGE, roots).latest == TIME
+        assert verify_by_library(ordered, authority.root)
+        return
+    with pytest.raises(TimestampError) as refused:
+        verify_token(ordered, MESSAGE, roots)
+    assert "--ordered" not in refused.value.message
+
+
+def test_what_is_no_response_is_not_put_in_order() -> None:
+    for data in (b"", b"no DER", der_of(0x30), der_of(0x04, b"x"), der_of(0x30, der_of(0x30))):
+        with pytest.raises(TimestampError, match="is no response of an authority") as caught:
+            order_token(data, "claim.tsr")
+        assert caught.value.where == "claim.tsr"
 
 
 def verify_by_library(token: bytes, root: x509.Certificate) -> bool:

@@ -547,6 +547,28 @@ def test_the_way_of_an_auditor(honest: Path, tmp_path: Path, files: dict[str, st
     assert (code, json.loads(text)["randomness"]["beacon"]["round"]) == (0, 1000)
 
 
+def test_a_token_is_put_in_order(
+    honest: Path, tmp_path: Path, files: dict[str, str], authority: Authority
+) -> None:
+    """What an authority sends with its root before its own certificate."""
+    digest = compute_claim_digest(read_claim(honest).claim)
+    sent, ordered = tmp_path / "sent.tsr", tmp_path / "ordered.tsr"
+    time, others = datetime.fromtimestamp(CLAIMED, UTC), (authority.trusted,)
+    sent.write_bytes(authority.stamp(digest, time, others=others, parts={"unsorted": True}))
+    words = ["claim", str(honest), "--authority", files["root.pem"], "--token"]
+    code, text = call(*words, str(sent))
+    assert (code, "--ordered NEW puts it in order" in text) == (2, True)
+    code, text = call(*words, str(sent), "--ordered", str(ordered), "--json")
+    shown = json.loads(text)
+    assert (code, shown["ordered"], shown["beacon"]) == (0, str(ordered), "drand:1000")
+    again = json.loads(call(*words, str(ordered), "--json")[1])
+    assert again == {key: value for key, value in shown.items() if key != "ordered"}
+    code, text = call("claim", str(honest), "--ordered", str(ordered))
+    assert (code, "--token alone" in text) == (2, True)
+    code, text = call(*words, str(sent), "--ordered", str(ordered))
+    assert (code, "exists already" in text) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

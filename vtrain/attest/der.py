@@ -98,6 +98,15 @@ def _check(element: Element, at: int) -> None:
         raise EncodingError(reason, where=f"byte {at}")
 
 
+def write_der(tag: int, *parts: bytes) -> bytes:
+    """The bytes of an element that has these parts."""
+    body = b"".join(parts)
+    if len(body) < 0x80:
+        return bytes([tag, len(body)]) + body
+    length = len(body).to_bytes((len(body).bit_length() + 7) // 8)
+    return bytes([tag, 0x80 | len(length)]) + length + body
+
+
 def is_short(body: bytes) -> bool:
     """Whether the bytes of an INTEGER are as few as they can be."""
     spare = len(body) > 1 and (body[0], body[1] >> 7) in ((0x00, 0), (0xFF, 1))

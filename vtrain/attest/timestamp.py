@@ -41,6 +41,8 @@ _SIGNED_DATA, _TST_INFO = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
 _CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
 _PEM_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
 _PEM_END: Final = b"-----END CERTIFICATE-----"
+_EXPLICIT, _CERTIFICATES, _REVOKED, _UNSIGNED = 0xA0, 0xA0, 0xA1, 0xA1
+"""Tags of a SignedData's content and of the fields in it, and in a SignerInfo."""
 _MOST_ACCURACY: Final = 3600
 """Seconds by which a token may say that its time is off."""
 _MOST_CERTIFICATES: Final = 16
@@ -147,6 +149,62 @@ def read_token(path: Path) -> bytes:
     return read_file(path, LIMITS.timestamp_bytes, error=StorageError)
 
 
+def order_token(token: bytes, where: str = "token") -> bytes:
+    """The same response with what nobody signs of it as audits take it: certificates in the order
+    of a set, each once, no lists of revoked ones, no attributes beside the signed ones.
+
+    Many authorities send their certificates from their own to the root's.  TimestampError, at
+    ``where``, for what is no response.
+    """
+    try:
+        return _order(der.read_der(token))
+    except EncodingError as error:
+        raise TimestampError(_describe(error), where=where) from None
+
+
+def _describe(error: EncodingError) -> str:
+    place = f"{error.where}: " if error.where else ""
+    return f"is no response of an authority: {place}{error.message}"
+
+
+def _order(element: Element) -> bytes:
+    response = Fields(element, "response")
+    status = response.take(der.SEQUENCE, "status")
+    token = Fields(response.take(der.SEQUENCE, "timeStampToken"), "timeStampToken")
+    response.end()
+    kind = token.take(der.OID, "contentType")
+    data = Fields(token.take_explicit(0, der.SEQUENCE, "content"), "SignedData")
+    token.end()
+    fields = [
+        data.take(der.INTEGER, "version").raw,
+        data.take(der.SET, "digestAlgorithms").raw,
+        data.take(der.SEQUENCE, "encapContentInfo").raw,
+    ]
+    certificates = data.maybe(_CERTIFICATES)
+    if certificates is not None:
+        each = sorted({item.raw for item in certificates.items})
+        fields.append(der.write_der(_CERTIFICATES, *each))
+    data.maybe(_REVOKED)
+    signers = [
+        der.write_der(signer.tag, *(item.raw for item in signer.items if item.tag != _UNSIGNED))
+        for signer in data.take(der.SET, "signerInfos").items
+    ]
+    data.end()
+    fields.append(der.write_der(der.SET, *sorted(signers)))
+    content = der.write_der(_EXPLICIT, der.write_der(der.SEQUENCE, *fields))
+    whole = der.write_der(der.SEQUENCE, kind.raw, content)
+    return der.write_der(der.SEQUENCE, status.raw, whole)
+
+
+def _suggest(token: bytes) -> str:
+    """What puts a response right that is refused for what nobody signs of it; "" for others."""
+    try:
+        _read_response(der.read_der(order_token(token)))
+    except (EncodingError, TimestampError):
+        return ""
+    return "; nobody signs that: vtrain claim RUN --token FILE --ordered NEW puts it in order"
+
+
 def verify_token(
     token: bytes, message: bytes, roots: Sequence[bytes], where: str = "token"
 ) -> ProvenTime:
@@ -161,10 +219,13 @@ def verify_token(
         raise TimestampError("there is no root certificate to hold it against", where=where)
     try:
         found = _read_response(der.read_der(token))
+    except EncodingError as error:
+        reason = _describe(error) + _suggest(token)
+        raise TimestampError(reason, where=where) from None
+    try:
         info = _read_info(der.read_der(found.content))
     except EncodingError as error:
-        place = f"{error.where}: " if error.where else ""
-        reason = f"is no response of an authority: {place}{error.message}"
+        reason = _describe(error)
         raise TimestampError(reason, where=where) from None
     if info.imprint != compute_hash(info.imprint_hash, message):
         raise TimestampError("is of other bytes than these", where=where)

@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     "claim's digest.",
 )
 @token_options
+@click.option(
+    "--ordered",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write --token to the new FILE as audits take it: with certificates in order and without "
+    "revocations and unsigned attributes, none of which anybody signs.",
+)
 @json_option
 def command(
     run: Path,
@@ -46,6 +53,7 @@ def command(
     token: Path | None,
     authority: Path | None,
     chain: Path | None,
+    ordered: Path | None,
     as_json: bool,
 ) -> None:
     """Show the digest of RUN's claim, which an auditor pins before randomness is drawn.
@@ -57,7 +65,7 @@ def command(
     Where a beacon draws, a token shows to others too that the claim came first: send --request to a
     time-stamping authority (`curl -H "Content-Type: application/timestamp-query" --data-binary
     @FILE URL`) and keep the answer.  With --token and --authority, the round that the task's rule
-    gives is named.
+    gives is named.  Answers of many authorities need --ordered first.
 
     The claim's signature is checked here, and nothing else.  What was signed of traces is shown
     too, where there is something: of tiles that in RUN/proofs, of values that in RUN/traces.
@@ -65,10 +73,7 @@ def command(
     import os
     import warnings
 
-    if (token is None) != (authority is None):
-        raise click.UsageError("--token and --authority belong together: give both, or neither")
-    if chain is not None and token is None:
-        raise click.UsageError("--chain has a meaning with --token alone")
+    _check_token(token, authority, chain, ordered)
     from vtrain.attest.claims import compute_claim_digest
     from vtrain.commit.files import write_atomic
     from vtrain.errors import VtrainError, VtrainWarning
@@ -96,8 +101,12 @@ def command(
                 pairs[name] = read(run, claim).hex()
             except VtrainError as error:  # it must keep nobody from pinning the claim
                 warnings.warn(f"{folder}/traces.cbor is not shown: {error}", VtrainWarning, 1)
-    if token is not None and authority is not None:
-        pairs.update(_find_round(run, compute_claim_digest(claim), token, authority, chain))
+    if token is not None:
+        data = _take_token(token, ordered)
+        if ordered is not None:
+            pairs["ordered"] = str(ordered)
+        if authority is not None:
+            pairs.update(_find_round(run, compute_claim_digest(claim), data, authority, chain))
     if request is not None:
         from vtrain.attest.timestamp import make_request
 
@@ -134,11 +143,37 @@ def _read_traces(run: Path, claim: Claim) -> bytes:
     return compute_traces_digest(found.traces)
 
 
+def _check_token(
+    token: Path | None, authority: Path | None, chain: Path | None, ordered: Path | None
+) -> None:
+    """UsageError for options about a token that do not go together."""
+    if ordered is not None and token is None:
+        raise click.UsageError("--ordered has a meaning with --token alone")
+    if (token is None) != (authority is None) and ordered is None:
+        raise click.UsageError("--token and --authority belong together: give both, or neither")
+    if chain is not None and token is None:
+        raise click.UsageError("--chain has a meaning with --token alone")
+
+
+def _take_token(token: Path, ordered: Path | None) -> bytes:
+    """The bytes of a token; put in order, and written so, where ``ordered`` names a file."""
+    from vtrain.attest.timestamp import order_token, read_token
+    from vtrain.commit.files import write_atomic
+
+    data = read_token(token)
+    if ordered is None:
+        return data
+    require_new(ordered)
+    data = order_token(data, str(token))
+    write_atomic(ordered, [data])
+    return data
+
+
 def _find_round(
-    run: Path, digest: bytes, token: Path, authority: Path, chain: Path | None
+    run: Path, digest: bytes, token: bytes, authority: Path, chain: Path | None
 ) -> dict[str, str | int]:
     """Until when the claim was made, by its token, and the round that then draws."""
-    from vtrain.attest.timestamp import load_roots, read_token
+    from vtrain.attest.timestamp import load_roots
     from vtrain.audit.beacon import (
         RULE,
         ceil_time,
@@ -153,7 +188,7 @@ def _find_round(
 
     rule = read_task(RunPaths(run)).beacon or RULE
     drand = find_chain(rule, None if chain is None else read_chain(chain))
-    proven = prove_time(rule, read_token(token), digest, load_roots(authority))
+    proven = prove_time(rule, token, digest, load_roots(authority))
     due = find_due_round(rule, drand, proven)
     return {
         "claimed": format_time(ceil_time(proven.latest)),

@@ -32,7 +32,7 @@ from vtrain.bench.figures import (
     summarize,
     write_csv,
 )
-from vtrain.bench.plots import draw
+from vtrain.bench.plots import draw, draw_bars
 from vtrain.bench.stages import measure_dispute, shorten
 from vtrain.bench.sweep import scale_depth, scale_width
 from vtrain.errors import ModelError, RunError
@@ -146,7 +146,14 @@ def test_a_sweep_is_measured_and_written(
     for column, (factor, (width, layers, batch)) in zip(head, sizes.items(), strict=True):
         size = f"{count_parameters(width, layers)} parameters, batch {batch}"
         assert column.removesuffix(" |") == f"{sweep} x {factor:g}: {size}"
-    assert r"\toprule" in (out / "table.tex").read_text()
+    # Each figure has a line of its own, also those of one name that are seconds and bytes.
+    latex, markdown = ((out / f"table.{kind}").read_text() for kind in ("tex", "md"))
+    assert r"\toprule" in latex
+    each = len({(row["stage"], row["what"], row["unit"]) for row in rows})
+    assert len(markdown.splitlines()) == 2 + each
+    assert latex.count(r" \\") == 1 + each
+    assert "checkpoint: time" in markdown
+    assert "checkpoint: bytes" in markdown
     for name in ("time", "bytes"):
         ElementTree.parse(out / f"{name}.svg")  # noqa: S314 - it is our own
 
@@ -453,6 +460,39 @@ def test_intervals_are_those_of_student() -> None:
 )
 def test_numbers_are_for_people(value: float, unit: Any, text: str) -> None:
     assert describe(value, unit) == text
+
+
+def test_one_size_has_plots_too(task: Path, call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, text, err = call(
+        "bench", task, "--stages", "commitment", "--seeds", 2, "--out", out, "--json"
+    )
+    assert code == 0, err
+    rows = [row for row in json.loads(text)["rows"] if row["unit"] == "s"]
+    tree = ElementTree.parse(out / "time.svg")  # noqa: S314 - it is our own
+    texts = [item.text for item in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert {f"{row['stage']}: {row['what']}" for row in rows} <= set(texts)
+    assert (out / "bytes.svg").is_file()
+    assert not (out / "counts.svg").exists()  # nothing is counted
+
+
+def test_a_bar_is_as_long_as_its_figure() -> None:
+    sizes = {"a": 1.0, "b": 10.0, "c": 100.0}
+    runs = [
+        [Figure("replay", name, "s", size * value) for name, size in sizes.items()]
+        for value in (1, 2)
+    ]
+    rows = summarize(runs, sweep="", factor=1.0, parameters=9, batch=1)
+    picture = draw_bars(rows, "s")
+    assert picture is not None
+    tree = ElementTree.fromstring(picture)  # noqa: S314 - it is our own
+    bars = [float(bar.attrib["width"]) for bar in tree.findall("{*}g/{*}rect")]
+    assert 0 < bars[0] < bars[1] < bars[2]
+    assert bars[1] - bars[0] == pytest.approx(bars[2] - bars[1], abs=0.2)  # by their logarithms
+    assert draw_bars(rows, "bytes") is None
+    assert "one seed" not in picture
+    single = [replace(row, low=None, high=None, seeds=1) for row in rows]
+    assert "(without intervals: one seed)" in (draw_bars(single, "s") or "")
 
 
 def test_a_plot_has_a_line_for_each_figure_with_its_bars() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -98,6 +99,8 @@ def list_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [asdict(row) for row in rows]
 
 
+TITLES: Final[dict[Unit, str]] = {"s": "time", "bytes": "bytes", "count": "counts"}
+"""What is measured in each unit."""
 _UNITS: Final = {
     "s": ((60.0, "min", 60.0), (1.0, "s", 1.0), (1e-3, "ms", 1e-3), (0.0, "us", 1e-6)),
     "bytes": ((1e9, "GB", 1e9), (1e6, "MB", 1e6), (1e3, "kB", 1e3), (0.0, "B", 1.0)),
@@ -138,19 +141,25 @@ class Table:
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """The table of a sweep: a column for each factor."""
+    """The table of a sweep: a column for each factor, a line for each figure."""
     columns = list(dict.fromkeys((row.factor, row.parameters, row.batch) for row in rows))
     sweep = rows[0].sweep if rows else ""
-    cells: dict[tuple[str, str], dict[float, str]] = {}
+    cells: dict[tuple[str, str, Unit], dict[float, str]] = {}
     for row in rows:
-        cells.setdefault((row.stage, row.what), {})[row.factor] = describe_row(row)
+        cells.setdefault((row.stage, row.what, row.unit), {})[row.factor] = describe_row(row)
+    # A checkpoint has seconds and bytes: two figures of one name.
+    units = Counter((stage, what) for stage, what, _ in cells)
     head = ["stage", "figure"]
     for factor, parameters, batch in columns:
         size = f"{parameters:,} parameters, batch {batch}"
         head.append(f"{sweep} x {factor:g}: {size}" if sweep else size)
     lines = [
-        (stage, what, *(found.get(factor, "-") for factor, _, _ in columns))
-        for (stage, what), found in cells.items()
+        (
+            stage,
+            f"{what}: {TITLES[unit]}" if units[stage, what] > 1 else what,
+            *(found.get(factor, "-") for factor, _, _ in columns),
+        )
+        for (stage, what, unit), found in cells.items()
     ]
     return Table(tuple(head), tuple(lines))
 

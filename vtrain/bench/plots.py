@@ -1,5 +1,5 @@
-"""Plots of a sweep as SVG, which papers and browsers take: a panel for each unit, both axes
-logarithmic, a bar for each confidence interval."""
+"""Plots as SVG, which papers and browsers take, a panel for each unit: of a sweep a line for each
+figure, both axes logarithmic; of one size a bar for each.  A thin bar is a confidence interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vtrain.bench.figures import Row, Unit, describe
+from vtrain.bench.figures import TITLES, Row, Unit, describe, describe_row
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT = 420, 300, 90, 40, 270
 _COLOURS: Final = (
@@ -17,7 +17,7 @@ _COLOURS: Final = (
 )  # fmt: skip
 """Told apart by those who do not see all colours."""
 _DASHES: Final = ("none", "6 3", "2 3")
-_TITLES: Final[dict[Unit, str]] = {"s": "time", "bytes": "bytes", "count": "counts"}
+_LINE, _BAR = 20, 12
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class _Axis:
     def place(self, value: float) -> float:
         return (math.log10(value) - self.low) / (self.high - self.low) * self.length
 
+    def list_ticks(self) -> list[float]:
+        """Powers of ten, or the ends where there are not two of them."""
+        first, last = math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9)
+        ticks = [10.0**power for power in range(first, last + 1)]
+        return ticks if len(ticks) > 1 else [10**self.low, 10**self.high]
+
 
 def draw(rows: Sequence[Row], unit: Unit) -> str | None:
     """The panel of a unit against what is swept; None where there are not two sizes of anything."""
@@ -53,19 +59,73 @@ def draw(rows: Sequence[Row], unit: Unit) -> str | None:
     ends = [value for row in shown for value in (row.mean, row.low, row.high)]
     up = _Axis.around([value for value in ends if value is not None and value > 0], _HEIGHT)
     size = (_WIDTH + _LEFT + _RIGHT, max(_HEIGHT + _TOP + 50, _TOP + 18 * len(series) + 20))
-    title = f"{_TITLES[unit]} by {shown[0].sweep}"
+    title = f"{TITLES[unit]} by {shown[0].sweep}"
     if any(row.seeds == 1 for row in shown):
         title += " (without bars: one seed)"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" '
-        f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
-        f'<g transform="translate({_LEFT},{_TOP})">',
-        f'<text y="-16" font-weight="bold">{html.escape(title)}</text>',
+        *_begin(size, _LEFT, title),
         *_draw_axes(shown, across, up, unit),
     ]
     for number, ((stage, what), found) in enumerate(series.items()):
         parts += _draw_series(f"{stage}: {what}", sorted(found, key=_factor), across, up, number)
     return "\n".join([*parts, "</g></svg>\n"])
+
+
+def draw_bars(rows: Sequence[Row], unit: Unit) -> str | None:
+    """The panel of a unit at one size; None where there is nothing of it."""
+    shown = [row for row in rows if row.unit == unit and row.mean > 0]
+    if not shown:
+        return None
+    ends = [value for row in shown for value in (row.mean, row.low, row.high)]
+    known = [value for value in ends if value is not None and value > 0]
+    # The least of them has a bar, too.
+    across = _Axis.around([min(known) / 2, *known], _WIDTH)
+    height = _LINE * len(shown)
+    size = (_RIGHT + _WIDTH + 2 * _LEFT, _TOP + height + 30)
+    title = TITLES[unit]
+    if any(row.seeds == 1 for row in shown):
+        title += " (without intervals: one seed)"
+    return "\n".join(
+        [
+            *_begin(size, _RIGHT, title),
+            *_draw_ticks(across, height, unit),
+            *(part for number, row in enumerate(shown) for part in _draw_bar(row, number, across)),
+            "</g></svg>\n",
+        ]
+    )
+
+
+def _draw_ticks(across: _Axis, height: float, unit: Unit) -> Iterator[str]:
+    for value in across.list_ticks():
+        x = across.place(value)
+        text = html.escape(describe(value, unit))
+        yield f'<line x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height}" stroke="#dddddd"/>'
+        yield f'<text x="{x:.1f}" y="{height + 18}" text-anchor="middle">{text}</text>'
+
+
+def _draw_bar(row: Row, number: int, across: _Axis) -> Iterator[str]:
+    """A figure's name, its bar with its interval, and the number."""
+    colour, y, end = _COLOURS[0], _LINE * number + _LINE // 2, across.place(row.mean)
+    name = html.escape(f"{row.stage}: {row.what}")
+    yield f'<text x="-8" y="{y + 4}" text-anchor="end">{name}</text>'
+    yield (
+        f'<rect x="0" y="{y - _BAR // 2}" width="{end:.1f}" height="{_BAR}" fill="{colour}" '
+        'fill-opacity="0.5"/>'
+    )
+    if row.low is not None and row.high is not None:
+        low = across.place(row.low) if row.low > 0 else 0.0
+        high = end = across.place(row.high)
+        yield f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" stroke="black"/>'
+    yield f'<text x="{end + 6:.1f}" y="{y + 4}">{html.escape(describe_row(row))}</text>'
+
+
+def _begin(size: tuple[int, int], left: int, title: str) -> Iterator[str]:
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" '
+        f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+        f'<g transform="translate({left},{_TOP})">'
+    )
+    yield f'<text y="-16" font-weight="bold">{html.escape(title)}</text>'
 
 
 def _factor(row: Row) -> float:
@@ -77,9 +137,7 @@ def _draw_axes(shown: Sequence[Row], across: _Axis, up: _Axis, unit: Unit) -> It
         x = across.place(factor)
         yield f'<line x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{_HEIGHT}" stroke="#dddddd"/>'
         yield f'<text x="{x:.1f}" y="{_HEIGHT + 18}" text-anchor="middle">x {factor:g}</text>'
-    first, last = math.ceil(up.low - 1e-9), math.floor(up.high + 1e-9)
-    ticks = [10.0**power for power in range(first, last + 1)]
-    for value in ticks if len(ticks) > 1 else [10**up.low, 10**up.high]:
+    for value in up.list_ticks():
         y = _HEIGHT - up.place(value)
         yield f'<line x1="0" y1="{y:.1f}" x2="{_WIDTH}" y2="{y:.1f}" stroke="#dddddd"/>'
         text = html.escape(describe(value, unit))

@@ -108,8 +108,7 @@ class _Stages(click.ParamType[tuple[str, ...]]):
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write figures.csv, figures.json, table.md, table.tex and, of a sweep, plots into this "
-    "folder.",
+    help="Write figures.csv, figures.json, table.md, table.tex and plots (.svg) into this folder.",
 )
 @json_option
 def command(
@@ -197,8 +196,8 @@ def _write(out: Path, task: Path, measured: Measurements, found: dict[str, Any])
     """The files of a bench."""
     import json
 
-    from vtrain.bench.figures import make_table, render_latex, render_markdown, write_csv
-    from vtrain.bench.plots import draw
+    from vtrain.bench.figures import TITLES, make_table, render_latex, render_markdown, write_csv
+    from vtrain.bench.plots import draw, draw_bars
     from vtrain.commit.files import storing, write_atomic
 
     table, machine = make_table(measured.rows), found["machine"]
@@ -212,11 +211,10 @@ def _write(out: Path, task: Path, measured: Measurements, found: dict[str, Any])
         "table.md": render_markdown(table),
         "table.tex": render_latex(table, caption),
     }
-    if found["sweep"]:
-        for unit, name in (("s", "time"), ("bytes", "bytes"), ("count", "counts")):
-            picture = draw(measured.rows, unit)  # type: ignore[arg-type]
-            if picture is not None:
-                files[f"{name}.svg"] = picture
+    for unit, name in TITLES.items():
+        picture = (draw if found["sweep"] else draw_bars)(measured.rows, unit)
+        if picture is not None:
+            files[f"{name}.svg"] = picture
     with storing(out):
         out.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -180,6 +180,14 @@ class GraphBuilder:
             return ref
         return self.rescale(name, ref, self._cut_exponent(ref, DEEP_BITS), dtype="i64")
 
+    def as_terms(self, ref: Ref, name: str, count: int) -> Ref:
+        """``ref`` itself if ``count`` of its elements add up to less than 2^60; else as int16 at
+        site ``name``, or with ``fine_gradients`` in int64, without bits below its upper 40."""
+        kind = self.type_of(ref)
+        if max(-kind.lo, kind.hi) * count < ACCUMULATOR_LIMIT:
+            return ref
+        return self.narrow(name, ref) if self.fine_gradients else self.as_operand(ref, name)
+
     def narrow_sum(self, name: str, ref: Ref) -> Ref:
         """``ref`` in int32, without bits below its upper 23 if it may have more, or below those of
         which squares over a row add up to less than 2^60."""

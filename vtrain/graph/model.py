@@ -31,6 +31,7 @@ from vtrain.graph.builder import DEEP_BITS, Block, GraphBuilder
 from vtrain.graph.norms import emit_normalized, emit_statistics, emit_with_squares
 from vtrain.ops.attention import MAX_PLACES, NO_ID
 from vtrain.ops.base import Builder
+from vtrain.ops.gather import add_rows
 from vtrain.ops.layout import Window
 from vtrain.spec.dropout import DRAW_BITS
 from vtrain.spec.number import (
@@ -1018,7 +1019,7 @@ class _Emitter:
         count = self._b.type_of(table).shape[0]
 
         def differentiate(builder: Builder, out: Ref, grad: Ref) -> tuple[Ref, None]:
-            whole = builder.emit("scatter_add", f"{name}/grad_table", (grad, ids), rows=count)
+            whole = add_rows(builder, f"{name}/grad_table", grad, ids, count)
             after = {"axis": 0, "start": row + 1, "stop": count}
             if row == 0:
                 rest = builder.emit("slice", f"{name}/grad_after", (whole,), **after)

@@ -123,8 +123,10 @@ class Clip:
         """The gradients, times min(1, norm / their norm): a factor of 15 fraction bits.
 
         The norm is of gradients with as many fraction bits as give ``norm`` 17 bits.  Each square
-        is held to what so many of them may add up to.
+        is held to what so many of them may add up to.  A gradient whose product with the factor may
+        be beyond int64 goes without the bits below its upper 40.
         """
+        gradients = {name: self._narrow(b, name, ref) for name, ref in gradients.items()}
         exponent = CLIP_BITS - 1 - floor_log2(self.norm)
         count = sum(b.type_of(ref).size for ref in gradients.values())
         bits = SQUARES_BITS - (count - 1).bit_length()
@@ -142,6 +144,11 @@ class Clip:
             name: b.emit("scale_by", f"{name}/clipped", (ref, factor), shift=FACTOR_EXPONENT)
             for name, ref in gradients.items()
         }
+
+    def _narrow(self, b: GraphBuilder, name: str, ref: Ref) -> Ref:
+        kind = b.type_of(ref)
+        fits = max(-kind.lo, kind.hi) << FACTOR_EXPONENT < 1 << 63
+        return ref if fits else b.narrow(f"{name}/unclipped", ref)
 
 
 @dataclass(frozen=True)

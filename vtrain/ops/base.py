@@ -57,6 +57,10 @@ class Builder(Protocol):
         """The sum in int64, rounded only below what 39 bits of either hold."""
         ...
 
+    def as_terms(self, ref: Ref, name: str, count: int) -> Ref:
+        """The value itself, or with fewer bits where ``count`` elements have no sum in range."""
+        ...
+
     def is_deep(self, ref: Ref) -> bool:
         """Whether it is a gradient that stays in int64 but for products."""
         ...

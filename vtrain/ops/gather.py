@@ -65,7 +65,14 @@ def _gather_rows_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType
 def _gather_rows_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
     x, ids = node.inputs
     rows = b.type_of(x).shape[0]
-    return (b.emit("scatter_add", f"{node.name}/grad_in", (grad, ids), rows=rows), None)
+    return (add_rows(b, f"{node.name}/grad_in", grad, ids, rows), None)
+
+
+def add_rows(b: Builder, name: str, grad: Ref, ids: Ref, rows: int) -> Ref:
+    """The gradient of a table of so many rows.  That of a root mean square norm comes unrounded,
+    and has too many bits for its sum over all places."""
+    terms = b.as_terms(grad, f"{name}_terms", b.type_of(grad).shape[0])
+    return b.emit("scatter_add", name, (terms, ids), rows=rows)
 
 
 def _scatter_add_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:

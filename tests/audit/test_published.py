@@ -407,8 +407,25 @@ def test_what_is_kept_back_or_spoiled_convicts_nobody(
     if check is not None:
         assert found[0].name == check
     if start in ("states/", "chunks/"):
+        assert "whoever published the run owes" in found[0].detail
         # Who keeps bytes back has no other draw for it.
         assert any("--seed" in item.detail for item in report.checks)
+
+
+@pytest.mark.parametrize("kept", ["states", "chunks"])
+@pytest.mark.parametrize("how", ["keep", "short", "spoil"])
+def test_of_a_folder_too_it_is_said_who_owes_what(
+    published: Path, tmp_path: Path, kept: str, how: str
+) -> None:
+    store = Path(shutil.copytree(published, tmp_path / "store"))
+    for path in (store / kept).iterdir():
+        data = path.read_bytes()
+        path.unlink()
+        if how != "keep":
+            path.write_bytes(data[:-1] if how == "short" else bytes([*data[:-1], data[-1] ^ 1]))
+    found = failed(audit(store.as_uri(), samples=1))[0]
+    assert (found.fault, "whoever published the run owes" in found.detail) == ("nobody", True)
+    assert f"{kept}/" in f"{found.where}: {found.detail}"
 
 
 @pytest.mark.parametrize("how", ["keep", "spoil"])

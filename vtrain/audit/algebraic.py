@@ -484,9 +484,8 @@ def _owe(subject: AlgebraicSubject, found: _Findings, steps: Sequence[int]) -> s
     solver made when it knew what is drawn.
     """
     shown = ", ".join(map(str, steps[:10])) + (" ..." if len(steps) > 10 else "")
-    text = (
-        f"the solver owes the traces of these steps: {shown} (vtrain trace RUN --step {steps[0]})"
-    )
+    asked = ",".join(map(str, steps[:10]))
+    text = f"the solver owes the traces of these steps: {shown} (vtrain trace RUN --step {asked})"
     drawn = found.drawn
     if drawn is not None and drawn.fresh:
         text += (

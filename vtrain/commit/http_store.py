@@ -312,10 +312,7 @@ def _judge_status(answer: httpcore.Response, *, ranged: bool) -> None:
     if answer.status in _BUSY:
         raise TransientError(f"answers {answer.status}")
     if answer.status in _ABSENT:
-        raise NotProducedError(
-            f"the store does not have it (it answers {answer.status}): whoever published the run "
-            "owes it"
-        )
+        raise NotProducedError(f"the store does not have it (it answers {answer.status})")
     if answer.status != 200 and not (answer.status == 206 and ranged):
         raise StoreError(f"answers {answer.status}")
     if _find_header(answer, b"content-encoding") not in (b"", b"identity"):

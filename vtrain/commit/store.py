@@ -26,6 +26,8 @@ from vtrain.limits import LIMITS, Limits
 T = TypeVar("T")
 _NAME: Final = re.compile(r"(?:[a-z]+/)?[a-z0-9][a-z0-9.-]*")
 _BLOCK: Final = 1 << 16
+OWED: Final = "whoever published the run owes it"
+"""What is said of all that a store does not give, for whatever reason."""
 
 
 class TransientError(StoreError):
@@ -166,6 +168,15 @@ class Source(ABC):
             )
 
     def _try(self, work: Callable[[], T]) -> T:
+        """``work``, again where it fails in a way that may pass; errors say whose debt it is."""
+        try:
+            return self._repeat(work)
+        except NotProducedError as error:
+            if error.message.endswith(OWED):
+                raise
+            raise type(error)(f"{error.message}; {OWED}", where=error.where) from None
+
+    def _repeat(self, work: Callable[[], T]) -> T:
         for again in range(self._limits.store_tries - 1):
             try:
                 return work()

@@ -460,10 +460,10 @@ def test_what_is_wrong_is_named_by_its_key(
 @pytest.mark.parametrize(
     ("circuit", "name", "message"),
     [
-        ("step", "stepp", "unknown key, and step is missing: did you mean that?"),
-        ("step", "step-clamp", "unknown key, and step-clamps is missing"),
-        ("step", "square", "unknown key"),
-        ("tiles", "step", "unknown key"),
+        ("step", "stepp", "unknown table, and step is missing: did you mean that?"),
+        ("step", "step-clamp", "unknown table, and step-clamps is missing"),
+        ("step", "square", "unknown table"),
+        ("tiles", "step", "unknown table"),
         ("step", "step-clamps", ""),
         ("tiles", "square", ""),
     ],

@@ -7,7 +7,6 @@ allocated, archives are unpacked only as far as their headers promise, nothing i
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import io
 import math
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +38,7 @@ from vtrain.limits import LIMITS, Limits, limits_here
 from vtrain.spec import domains
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
 from vtrain.spec.samples import Samples, compute_row_length, compute_samples_length
+from vtrain.train.names import refuse_choice, refuse_unknown_keys
 from vtrain.wire.graph import MAX_RANK
 from vtrain.wire.task import TOKEN_WIDTHS, DataSpec, Windows, describe_windows
 
@@ -173,9 +173,11 @@ class TokenSource:
 DataSource = IdxSource | NpySource | NpzSource | TextSource | TokenSource
 
 
-def parse_source(table: Mapping[str, object], base: Path, name: str = "data") -> DataSource:
+def parse_source(
+    table: Mapping[str, object], base: Path, name: str = "data", beside: Sequence[str] = ()
+) -> DataSource:
     """A data table of a task file -> its source; paths are relative to ``base``, and errors call
-    the table ``name``.
+    the table ``name``.  Keys ``beside`` its own are somebody else's.
 
     Keys: ``kind`` = "idx" (x, y), "npy" (x, y, x_exponent, y_exponent), "npz" (path, x_key, y_key,
     x_exponent, y_exponent), "text" (path, context, stride) or "tokens" (path, dtype, context,
@@ -185,8 +187,8 @@ def parse_source(table: Mapping[str, object], base: Path, name: str = "data") ->
     keys = _Keys(table, base, name)
     kind = keys.text("kind", None)
     if kind not in _KEYS:
-        raise TaskError(f"{kind!r} is none of {', '.join(_KEYS)}", where=f"{name}.kind")
-    refuse_unknown_keys(table, ("kind", "start", "count", *_KEYS[kind]), name)
+        refuse_choice(kind, _KEYS, f"{name}.kind")
+    refuse_unknown_keys(table, ("kind", "start", "count", *_KEYS[kind], *beside), name)
     part = Part(keys.integer("start", 0, default=0), keys.optional_integer("count", 1))
     if kind == "idx":
         return IdxSource(keys.path("x"), keys.path("y"), part)
@@ -198,7 +200,7 @@ def parse_source(table: Mapping[str, object], base: Path, name: str = "data") ->
     if kind == "tokens":
         dtype = keys.optional_text("dtype")
         if dtype not in (None, *_TOKEN_FILES):
-            raise TaskError(f"must be one of {', '.join(_TOKEN_FILES)}", where=f"{name}.dtype")
+            refuse_choice(dtype, _TOKEN_FILES, f"{name}.dtype")
         return TokenSource(
             path=keys.path("path"),
             context=keys.integer("context", 1, hi=MAX_CONTEXT),
@@ -220,46 +222,6 @@ _KEYS = {
     "tokens": ("path", "dtype", "context", "stride", "shift", "vocabulary"),
 }
 """Keys of a data table by its kind, but for those that all have."""
-
-
-def refuse_unknown_keys(table: Mapping[str, object], known: Sequence[str], where: str) -> None:
-    """TaskError for the first key that is not ``known``; says which absent one it is like."""
-    for key in table:
-        if key not in known:
-            absent = [name for name in known if name not in table]
-            like = difflib.get_close_matches(key[:_LONGEST_KEY], absent, 1)
-            hint = f", and {like[0]} is missing: did you mean that?" if like else ""
-            meant = _ELSEWHERE.get(key)
-            if meant in known:
-                hint = f": it is called {meant} here"
-                if meant == "steps":
-                    hint = ": give steps, which are epochs * samples / batch"
-            raise TaskError(
-                f"unknown key{hint}",
-                where=f"{where}.{key}" if where else key,
-                meant=meant if meant in known and meant is not None else like[0] if like else "",
-            )
-
-
-_ELSEWHERE: Final = {
-    **dict.fromkeys(("lr", "rate", "lr_max", "max_lr"), "learning_rate"),
-    **dict.fromkeys(("epochs", "epoch", "num_epochs"), "steps"),
-    **dict.fromkeys(("batch_size", "batchsize"), "batch"),
-    **dict.fromkeys(("optim", "optimiser"), "optimizer"),
-    **dict.fromkeys(("wd", "l2", "decay"), "weight_decay"),
-    **dict.fromkeys(("beta", "beta1", "beta2"), "betas"),
-    **dict.fromkeys(("clip", "max_norm", "grad_clip", "max_grad_norm"), "clip_norm"),
-    **dict.fromkeys(("warmup_steps", "warm_up", "num_warmup_steps"), "warmup"),
-    **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule"),
-    **dict.fromkeys(("eos_token_id", "eos_token", "eot_token", "eot", "eos"), "end_of_text"),
-    **dict.fromkeys(("pad_token_id", "pad_token", "padding_idx", "pad_id", "pad"), "padding"),
-    **dict.fromkeys(("ignore_index", "ignore_label"), "ignore"),
-    "epsilon": "eps",
-    "freeze": "frozen",
-}
-"""What other programs call keys."""
-_LONGEST_KEY = 100
-"""Characters of a key that are compared with those known: comparing takes their square."""
 
 
 class _Keys:

@@ -1,26 +1,33 @@
 """Everything that is wrong with a task file, at once, each thing with what mends it.
 
-The one parser of task files stops at the first problem.  Here that problem is mended in a copy of
-the tables, as its fix says, and the parser goes on; so a rule of the file stands in one place.
+The one parser of task files stops at the first problem, which :mod:`vtrain.train.mending` mends, so
+that it goes on.
 """
 
 from __future__ import annotations
 
-import copy
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from vtrain.errors import DataError, Problem, TaskError, VtrainError, VtrainWarning
 from vtrain.graph.model import Softmax
 from vtrain.graph.onnx_file import read_onnx
 from vtrain.graph.onnx_import import find_problems
 from vtrain.train.data import DataSource, IdxSource, NpySource, TokenSource, load_samples
+from vtrain.train.mending import (
+    EXAMPLES,
+    Tables,
+    as_data,
+    describe_sites,
+    is_unknown,
+    locate,
+    mend_tables,
+)
 from vtrain.train.task import (
     TaskFile,
     compile_task,
@@ -29,44 +36,6 @@ from vtrain.train.task import (
     parse_tables,
     read_task_text,
 )
-
-_MOST_PROBLEMS: Final = 100
-_MOST_TRIES: Final = 3
-"""Times that one key is mended, before what follows it is left alone."""
-_LINES: Final = {
-    "task.name": 'name = "my-model"',
-    "task.seed": "seed = 1",
-    "task.steps": "steps = 1000",
-    "task.batch": "batch = 32",
-    "task.commit_every": "commit_every = 1",
-    "task.checkpoint_every": "checkpoint_every = 100",
-    "task.commitments": 'commitments = ["blake3"]',
-    "model.onnx": 'onnx = "model.onnx"',
-    "model.loss": 'loss = "cross_entropy"',
-    "data.kind": 'kind = "npz"',
-    "data.path": 'path = "data.npz"',
-    "data.x": 'x = "x.npy"',
-    "data.y": 'y = "y.npy"',
-    "data.context": "context = 64",
-    "data.stride": "stride = 1",
-    "data.vocabulary": "vocabulary = 256",
-    "data.dtype": 'dtype = "u16"',
-    "data.prepare": "scale = 1",
-    "data.validation": "validation = 0.1",
-    "optimizer.kind": 'kind = "sgd"',
-    "optimizer.learning_rate": "learning_rate = 0.1",
-    "optimizer.betas": "betas = [0.9, 0.999]",
-    "schedule.kind": 'kind = "cosine"',
-    "schedule.at": "at = [500, 800]",
-    "schedule.decay": "decay = 100",
-    "schedule.points": "points = [[0, 0.1], [100, 1]]",
-    "proof.circuit": 'circuit = "tiles"',
-    "proof.srs": 'srs = "kzg17.srs"',
-    "proof.k": "k = 17",
-    "beacon.chain": 'chain = "quicknet"',
-    "format.calibration_steps": "calibration_steps = 20",
-}
-"""How a key may be written, for those that must be there or are often wrong."""
 
 
 @dataclass
@@ -96,41 +65,29 @@ def lint_task(path: Path, *, compile_all: bool = True) -> Findings:
 
 def _mend(values: dict[str, Any], text: str, path: Path, found: Findings) -> TaskFile | None:
     """What the file says when all that is wrong in it is mended; None where that was not found."""
-    tables = copy.deepcopy(values)
-    tries: dict[str, int] = {}
-    while len(found.problems) < _MOST_PROBLEMS:
-        try:
-            with _hearing(found):
-                file = parse_tables(tables, text, path)
-        except TaskError as error:
-            where = error.where
-            tries[where] = tries.get(where, 0) + 1
-            if tries[where] == 1:
-                found.problems.append(_describe(tables, error))
-            if tries[where] > _MOST_TRIES or not _repair(tables, error, tries[where]):
-                found.problems.append(
-                    Problem(str(path), "the rest", "was not looked at", "mend what stands above")
-                )
-                return None
-        else:
-            return file
-    return None
+
+    def check(tables: Tables) -> TaskFile:
+        with _hearing(found):
+            return parse_tables(tables, text, path)
+
+    rest = Problem(str(path), "the rest", "was not looked at", "mend what stands above")
+    return mend_tables(values, check, _describe, found.problems, rest)
 
 
-def _describe(tables: dict[str, Any], error: TaskError) -> Problem:
-    table, key = _locate(tables, error.where)
+def _describe(tables: Tables, error: TaskError) -> Problem:
+    table, key = locate(tables, error.where)
     shown = ""
     if table is not None and key in table:
         value = table[key]
         shown = f"[{key}]" if isinstance(value, dict) else f"{key} = {_show(value)}"
-    line = _LINES.get(_as_data(error.where), "")
-    if "unknown key" not in error.message and error.meant:
+    line = EXAMPLES.get(as_data(error.where), "")
+    if error.meant and not is_unknown(error):
         fix = f'write {key} = "{error.meant}"' + (f" and {error.also}" if error.also else "")
     elif error.meant:
         fix = f"call it {error.meant}"
         if error.meant == "steps":
             fix = "write steps, which are epochs * samples / batch"
-    elif "unknown key" in error.message:
+    elif is_unknown(error):
         fix = "leave it out (docs/tasks.md has all keys)"
     elif "multiple of commit_every" in error.message:
         fix = "choose a multiple, or leave commit_every out"
@@ -141,63 +98,12 @@ def _describe(tables: dict[str, Any], error: TaskError) -> Problem:
     return Problem(error.where, shown or "the key", error.message, fix)
 
 
-def _as_data(where: str) -> str:
-    """A key of the table ``test`` is written as that of ``data``."""
-    return f"data.{where.removeprefix('test.')}" if where.startswith("test.") else where
-
-
 def _show(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
         return f"[{', '.join(map(_show, value))}]"
     return str(value) if isinstance(value, int | Decimal) else repr(value)
-
-
-def _locate(tables: dict[str, Any], where: str) -> tuple[dict[str, Any] | None, str]:
-    """The table in which the key of a place stands, or would stand, and the key."""
-    head, _, rest = where.partition(".")
-    if not rest:
-        return tables, head
-    table = tables.get(head)
-    if not isinstance(table, dict):
-        return None, rest
-    if head == "exponents":  # names of sites have dots
-        return table, rest
-    inner, _, key = rest.partition(".")
-    if not key:
-        return table, rest
-    below = table.get(inner)
-    return (below, key) if isinstance(below, dict) else (None, key)
-
-
-def _repair(tables: dict[str, Any], error: TaskError, attempt: int) -> bool:
-    """Mend the place of an error in the tables; whether anything was changed."""
-    where = error.where
-    head, _, rest = where.partition(".")
-    if rest and not isinstance(tables.get(head), dict):
-        tables[head] = {}
-    table, key = _locate(tables, where)
-    if table is None:
-        return False
-    value = table.get(key)
-    if "unknown key" in error.message:
-        table.pop(key, None)
-        # Of epochs nothing follows for steps; all others go under the name that was meant.
-        if error.meant and error.meant not in table and error.meant != "steps":
-            table[error.meant] = value
-        return True
-    if "multiple of commit_every" in error.message and attempt == 1:
-        return table.pop("commit_every", None) is not None
-    if error.meant and attempt == 1:  # the keys beside it are judged by what was meant
-        table[key] = error.meant
-        return True
-    known = _as_data(where)
-    if known in _LINES and attempt < _MOST_TRIES:
-        line = tomllib.loads(_LINES[known], parse_float=Decimal)
-        table[key] = line if where == "data.prepare" else line.get(key, value)
-        return bool(table[key] != value)
-    return table.pop(key, None) is not None
 
 
 @contextmanager
@@ -264,15 +170,8 @@ def _look_at_files(file: TaskFile, found: Findings, *, compile_all: bool) -> Non
         return
     _advise(file, found, attention=attention)
     command = f"vtrain profile {file.path}"
-    missing, extra = sorted(sites - file.exponents.keys()), sorted(file.exponents.keys() - sites)
-    if missing or extra:
-        reason = (
-            "is empty, and nothing is trained without exponents"
-            if not file.exponents
-            else f"lacks {_join(missing)}" * bool(missing)
-            + " and " * bool(missing and extra)
-            + f"has {_join(extra)}, which the model does not have" * bool(extra)
-        )
+    reason = describe_sites(file.exponents.keys(), sites)
+    if reason:
         found.problems.append(Problem("exponents", "the table", reason, f"run `{command}`"))
     elif compile_all and len(found.problems) == 0:
         # The SRS is left to `task check`: opening it takes long, and is not of the file.
@@ -332,8 +231,3 @@ def _advise(file: TaskFile, found: Findings, *, attention: bool) -> None:
                 "gradient_margin = 1, symmetric_gradients = true, fine_gradients = true",
             )
         )
-
-
-def _join(names: list[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

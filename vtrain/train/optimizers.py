@@ -24,8 +24,9 @@ from vtrain.graph.update import (
 )
 from vtrain.ops.optimizer import BETA_EXPONENT, DECAY_EXPONENT
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT
+from vtrain.train.names import refuse_choice
 from vtrain.train.schedule import Curve, parse_schedule
-from vtrain.train.table import Table, parse_number, refuse_choice
+from vtrain.train.table import Table, parse_number
 
 _COMMON: Final = (*("kind", "learning_rate", "weight_decay", "no_decay", "frozen", "clip_norm"),)
 _KEYS: Final = {

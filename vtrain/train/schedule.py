@@ -17,7 +17,8 @@ from typing import Final
 
 from vtrain.errors import TaskError
 from vtrain.spec.curves import PI
-from vtrain.train.table import Table, parse_number, refuse_choice
+from vtrain.train.names import refuse_choice
+from vtrain.train.table import Table, parse_number
 from vtrain.wire.record import MAX_STEPS
 
 MOST_PIECES: Final = 256

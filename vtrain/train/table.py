@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from vtrain.errors import TaskError
 from vtrain.limits import LIMITS
-from vtrain.train.data import refuse_unknown_keys
+from vtrain.train.names import refuse_choice, refuse_unknown_keys
 
 _DIGEST = re.compile("[0-9a-fA-F]{64}")
 _HUGE_EXPONENT = re.compile(r"[eE][+-]?\d{4}")
-
-_LONGEST_WORD: Final = 100
 
 S = TypeVar("S", bound=str)
 
@@ -88,24 +84,6 @@ class Table:
 
     def value(self, key: str) -> Any:
         return self._take(key)
-
-
-def refuse_choice(
-    value: object,
-    options: Iterable[str],
-    where: str,
-    words: Mapping[str, tuple[str, str]] = MappingProxyType({}),
-) -> NoReturn:
-    """TaskError for a value that is none of the ``options``.  It says which one was meant: by
-    ``words``, which have the option and what goes with it, or by its letters."""
-    known = [*options]
-    meant, also = "", ""
-    if isinstance(value, str):
-        word = value.lower()[:_LONGEST_WORD]
-        like = difflib.get_close_matches(word, known, 1)
-        meant, also = words.get(word, (like[0] if like else "", ""))
-    hint = f': take "{meant}"{" with " if also else ""}{also}' if meant else ""
-    raise TaskError(f"must be one of {', '.join(known)}{hint}", where=where, meant=meant, also=also)
 
 
 def parse_number(value: object, where: str) -> Fraction:

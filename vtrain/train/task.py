@@ -74,8 +74,8 @@ from vtrain.train.data import (
     check_padding,
     load_samples,
     parse_source,
-    refuse_unknown_keys,
 )
+from vtrain.train.names import refuse_unknown_keys
 from vtrain.train.optimizers import (
     OptimizerTable,
     choose_parameters,
@@ -450,11 +450,10 @@ def parse_tables(
 
 def _parse_data(top: Table, base: Path) -> tuple[DataSource, DataSource | None]:
     """What to train on and what to measure on: a table of its own, or a share of the tokens."""
-    where = "data.validation"
-    data = dict(top.mapping("data"))
-    data.pop("prepare", None)
-    share = data.pop("validation", None)
-    source, test = parse_source(data, base), top.mapping("test")
+    where, data = "data.validation", top.mapping("data")
+    share = data.get("validation")
+    source = parse_source(data, base, beside=("prepare", "validation"))
+    test = top.mapping("test")
     if share is None:
         return source, parse_source(test, base, "test") if test else None
     if not isinstance(source, TokenSource):
@@ -783,12 +782,13 @@ class _AllSites(_AnyExponents):
         return super().choose(site, source, exponent)
 
 
-def list_sites(file: TaskFile) -> tuple[Model, set[str]]:
+def list_sites(file: TaskFile, model: Model | None = None) -> tuple[Model, set[str]]:
     """The model of a task, and the sites that need exponents; all but those is looked at.
 
-    TaskError, ModelError, DataError as of :func:`profile_task`.
+    ``model`` is taken in place of the one that the file names.  TaskError, ModelError, DataError as
+    of :func:`profile_task`.
     """
-    parts, policy = _load_parts(file), _AllSites()
+    parts, policy = _load_parts(file, model), _AllSites()
     builder = GraphBuilder(policy)
     emit_step(builder, parts.plan, parts.model)
     _check_numbers(file, builder.graph(), parts.samples)

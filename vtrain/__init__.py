@@ -184,8 +184,8 @@ def from_torch(
     """
     _require_torch("from_torch")
     from vtrain.train.progress import show_progress
-    from vtrain.train.torch_hooks.front import Settings
     from vtrain.train.torch_hooks.front import from_torch as make
+    from vtrain.train.torch_hooks.tables import Settings
 
     with show_progress(progress) as show:
         return make(

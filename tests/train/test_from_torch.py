@@ -683,8 +683,13 @@ def test_what_people_are_told_is_said_once_in_words_of_this_call() -> None:
     assert "; give vtrain.from_torch calibration_steps = 8" in str(told.message)
     assert "task.toml" not in str(told.message)
     assert Path(told.filename) == Path(__file__)
-    with pytest.raises(TaskError, match=r"vtrain\.from_torch without exponents= writes it"):
+    with pytest.raises(UnsupportedError) as refused:
         make_task(module, torch.zeros(1, 5), data, loss, optimizer, exponents={})
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.instead.partition(":")[0]) == (
+        "exponents",
+        "leave exponents= out",
+    )
 
 
 def make_regression(scale: float, clip_norm: float | None = 1.0, **more: Any) -> CompiledTask:

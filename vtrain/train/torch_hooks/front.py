@@ -7,13 +7,10 @@ that of the file that :meth:`vtrain.train.task.CompiledTask.write` writes.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,54 +28,33 @@ from vtrain.errors import (
     gather,
 )
 from vtrain.graph.from_torch.module import Imported, import_module
-from vtrain.graph.model import Embedding, Softmax
 from vtrain.graph.step import keeps_order
 from vtrain.spec.samples import Samples
 from vtrain.train.data import check_ids, check_labels
 from vtrain.train.deliver import check_fit
 from vtrain.train.task import CompiledTask, Held, TaskFile, compile_task, parse_task, profile_task
+from vtrain.train.torch_hooks.arguments import (
+    Arguments,
+    check_arguments,
+    place_error,
+    say_of_arguments,
+)
 from vtrain.train.torch_hooks.data import Loaded, Wanted, load
 from vtrain.train.torch_hooks.losses import Loss, read_loss
-from vtrain.train.torch_hooks.optimizers import Optimizer, exact, read_optimizer, scale
-from vtrain.train.written import MODEL_NAME, TASK_NAME
+from vtrain.train.torch_hooks.optimizers import Optimizer, read_optimizer
+from vtrain.train.torch_hooks.tables import (
+    Parts,
+    Settings,
+    count_rows,
+    describe_task,
+    write_tables,
+)
+from vtrain.train.written import TASK_NAME
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, how much is done, of how much)"""
 
 Module = nn.Module
-
-_CHECKPOINTS: Final = 100
-"""Steps between checkpoints unless asked otherwise."""
-_CALIBRATION: Final = 20
-_ATTENTION_CALIBRATION: Final = 100
-"""Steps of calibration unless asked otherwise, as many as the task has if that is between."""
-_LEAST_DIGITS: Final = 60
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a task file says besides model, data, loss and optimizer.
-
-    ``gradient_margin``, ``symmetric_gradients``, ``fine_gradients``, ``wide_sums`` and
-    ``calibration_steps`` default to what transformers want where the module has attention, and else
-    to those of a task file (docs/tasks.md).
-    ``checkpoint_every`` is 100 or less.
-    """
-
-    name: str | None = None
-    seed: int = 0
-    commit_every: int = 1
-    checkpoint_every: int | None = None
-    clip_norm: float | None = None
-    end_of_text: int | None = None
-    attention_crosses: bool = False
-    padding: int | None = None
-    margin: int = 3
-    gradient_margin: int | None = None
-    symmetric_gradients: bool | None = None
-    fine_gradients: bool | None = None
-    wide_sums: bool | None = None
-    calibration_steps: int | None = None
 
 
 def from_torch(
@@ -104,9 +80,12 @@ def from_torch(
 ) -> CompiledTask:
     """See :func:`vtrain.from_torch`."""
     _require_module(module)
-    problems: list[Problem] = _check_counts(batch=batch, steps=steps, epochs=epochs, stride=stride)
+    settings = _take_numbers(settings)
+    problems: list[Problem] = _check_counts(
+        batch=batch, steps=steps, epochs=epochs, stride=stride, vocabulary=vocabulary
+    )
     miscounted = {problem.path for problem in problems}
-    problems += _check_clip(settings.clip_norm)
+    vocabulary = None if "vocabulary" in miscounted else vocabulary
     progress("reading the module", 0, 1)
     fast = choose_apply("auto")
     imported = gather(problems, lambda: import_module(module, example_inputs, output, apply=fast))
@@ -131,29 +110,21 @@ def from_torch(
                     module, example_inputs, output, classes_last=True, apply=fast
                 ),
             )
+    problems += _check_unused(data, loaded, stride=stride, vocabulary=vocabulary, columns=columns)
     size, total = None, None
     if "batch" not in miscounted:
         size = gather(problems, lambda: _read_batch(batch, data))
     if not miscounted & {"steps", "epochs"}:
         total = gather(problems, lambda: _count_steps(steps, epochs, size, loaded))
     found = gather(problems, lambda: read_optimizer(module, optimizer, scheduler, total or 1))
-    if found_loss is not None and loaded is not None:
-        problems += _check_ignored(found_loss, loaded)
+    problems += _check_ignored(found_loss, loaded)
+    settings = settings if settings.name else replace(settings, name=type(module).__name__)
+    parts = Parts(imported, found_loss, loaded, found, total, size)
+    arguments = Arguments(settings, optimizer, epochs, vocabulary, exponents)
+    check_arguments(parts, arguments, problems)
     progress("reading the module", 1, 1)
     if problems or size is None or not (imported and found_loss and loaded and total and found):
         raise UnsupportedError(problems, where="from_torch")
-    text = _write_text(
-        settings if settings.name else replace(settings, name=type(module).__name__),
-        imported,
-        found_loss,
-        loaded,
-        found,
-        steps=total,
-        batch=size,
-        vocabulary=vocabulary,
-        exponents=exponents,
-    )
-    held = Held(imported.data, loaded.samples, loaded.test)
     notes = (
         *imported.notes,
         *loaded.notes,
@@ -161,40 +132,40 @@ def from_torch(
         *_note_targets(imported, found_loss, loaded, size),
         *_note_schedule(scheduler, epochs, total),
     )
+    held = Held(imported.data, loaded.samples, loaded.test)
     try:
-        file = parse_task(text, Path(TASK_NAME), held=held)
-        if exponents is None:
-            file = _calibrate(file, progress)
-        task = compile_task(file)
-        task = replace(task, notes=(*notes, *task.notes))
-        if loaded.test is not None:
-            check_fit(task.graph, loaded.test, "test")
-        return task
-    except (ModelError, GraphError) as error:
-        problem = imported.place(error)
-        if problem is None:
+        return _compile(parts, arguments, held, notes, progress)
+    except (TaskError, ModelError, GraphError) as error:
+        placed = place_error(error, parts, arguments)
+        if placed is None:
             raise
-        raise UnsupportedError([problem], where="from_torch") from error
-    except (TaskError, DataError) as error:
-        where = error.where
-        for table in _ARGUMENTS:
-            where = where.removeprefix(table)
-        raise type(error)(_in_words(error.message), where=where) from error
+        raise UnsupportedError([placed], where="from_torch") from error
+    except DataError as error:
+        raise DataError(say_of_arguments(error.message), where=error.where) from error
 
 
-def _in_words(message: str) -> str:
-    """What is said of a task file, said of arguments."""
-    for pattern, words in _WORDS:
-        message = re.sub(pattern, words, message)
-    return message
+def _compile(
+    parts: Parts, arguments: Arguments, held: Held, notes: Sequence[str], progress: Progress
+) -> CompiledTask:
+    given = arguments.exponents
+    tables = describe_task(parts, arguments.settings, arguments.vocabulary, given)
+    file = parse_task(write_tables(tables), Path(TASK_NAME), held=held)
+    if given is None:
+        file = _calibrate(file, progress)
+    task = compile_task(file)
+    task = replace(task, notes=(*notes, *task.notes))
+    if held.test is not None:
+        check_fit(task.graph, held.test, "test")
+    return task
 
 
-_WORDS: Final = (
-    (r"set ignore = (-?\d+) in the table model", r"give nn.CrossEntropyLoss(ignore_index=\1)"),
-    (r"raise data\.vocabulary, or .*", "a model has a row for each id: correct the tokens"),
-)
-"""What a task file has for what is an argument here."""
-_ARGUMENTS: Final = ("task.", "model.", "format.", "optimizer.")
+def _take_numbers(settings: Settings) -> Settings:
+    """Numbers of numpy and torch as those of Python."""
+    found: dict[str, Any] = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    for name, value in found.items():
+        if isinstance(value, np.generic | torch.Tensor) and math.prod(value.shape) == 1:
+            found[name] = value.item()
+    return replace(settings, **found)
 
 
 def _has_classes_first(imported: Imported, loss: Loss, loaded: Loaded) -> bool:
@@ -245,11 +216,22 @@ def _require_module(module: object) -> None:
         raise UnsupportedError([problem], where="from_torch")
 
 
-def _check_clip(clip_norm: float | None) -> list[Problem]:
-    if clip_norm is None or 0 < clip_norm < math.inf:
-        return []
-    fix = "clip_norm=1.0, or None to clip nothing"
-    return [Problem("clip_norm", repr(clip_norm), "is no number above 0", fix)]
+def _check_unused(
+    data: object, loaded: Loaded | None, *, stride: int, vocabulary: int | None, columns: object
+) -> list[Problem]:
+    """Arguments that say something of another kind of data than there is."""
+    problems = []
+    if loaded is not None and loaded.samples.spec.windows is None:
+        reason = "is of windows of tokens, and data are samples as they are"
+        problems += [
+            Problem(name, repr(value), reason, f"leave {name}= out")
+            for name, value, plain in (("stride", stride, 1), ("vocabulary", vocabulary, None))
+            if value != plain
+        ]
+    if columns is not None and isinstance(data, tuple | list | np.ndarray | torch.Tensor):
+        reason = "names columns of a dict or a dataset, and data has none"
+        problems.append(Problem("columns", repr(columns), reason, "leave columns= out"))
+    return problems
 
 
 def _read_batch(batch: int | None, data: object) -> int | None:
@@ -328,7 +310,7 @@ def _check_numbers(
     imported: Imported, loss: Loss, loaded: Loaded, vocabulary: int | None
 ) -> list[Problem]:
     """Labels that are no class of the output, ids that the model has no row for."""
-    shape, rows = imported.output_shape, _count_rows(imported)
+    shape, rows = imported.output_shape, count_rows(imported)
     ignored = loss.ignored if loaded.has_ignored else None
     problems = []
     for where, samples in (("data", loaded.samples), ("test", loaded.test)):
@@ -345,7 +327,7 @@ def _check_numbers(
                 noun = "tokens" if is_text else "labels"
                 check_labels(samples, below, ignored)
         except DataError as error:
-            reason, _, fix = _in_words(error.message).partition(": ")
+            reason, _, fix = say_of_arguments(error.message).partition(": ")
             what = noun if is_text else error.where
             range_of = f"{noun} from 0 to {below - 1}"
             problems.append(Problem(where, what, reason, "; ".join(filter(None, (range_of, fix)))))
@@ -366,8 +348,10 @@ def _find_order(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     return f"its axes in that order: .transpose({order}) of numpy"
 
 
-def _check_ignored(loss: Loss, loaded: Loaded) -> list[Problem]:
+def _check_ignored(loss: Loss | None, loaded: Loaded | None) -> list[Problem]:
     """Torch's mean is over the labels that count, of which each batch has another number."""
+    if loss is None or loaded is None:
+        return []
     if loss.reduction != "mean" or not loaded.has_ignored or loaded.counted is not None:
         return []
     return [
@@ -441,186 +425,3 @@ def _calibrate(file: TaskFile, progress: Progress) -> TaskFile:
         open_evaluator=choose_evaluator("auto"),
     )
     return replace(file, exponents=dict(calibration.exponents))
-
-
-# --- the text of the task file
-
-
-def _write_text(
-    settings: Settings,
-    imported: Imported,
-    loss: Loss,
-    loaded: Loaded,
-    optimizer: Optimizer,
-    *,
-    steps: int,
-    batch: int,
-    vocabulary: int | None,
-    exponents: Mapping[str, int] | None,
-) -> str:
-    every = settings.commit_every
-    checkpoint = settings.checkpoint_every or -(-min(_CHECKPOINTS, steps) // every) * every
-    factor = loss.compute_factor(batch, loaded.places, loaded.counted or loaded.places)
-    has_attention = any(isinstance(layer, Softmax) for layer in imported.model.layers)
-    margin = settings.gradient_margin
-    if margin is None:
-        margin = 1 if has_attention else settings.margin
-    symmetric, fine, wide = (
-        has_attention if given is None else given
-        for given in (settings.symmetric_gradients, settings.fine_gradients, settings.wide_sums)
-    )
-    calibrated = settings.calibration_steps
-    if calibrated is None:
-        # Gradients of attention grow long after the first steps.
-        most = _ATTENTION_CALIBRATION if has_attention else _CALIBRATION
-        calibrated = max(_CALIBRATION, min(most, steps))
-    tables: dict[str, dict[str, Any]] = {
-        "task": {
-            "name": settings.name,
-            "seed": settings.seed,
-            "steps": steps,
-            "batch": batch,
-            "commit_every": every,
-            "checkpoint_every": checkpoint,
-        },
-        "model": {
-            "onnx": MODEL_NAME,
-            "loss": loss.kind,
-            "ignore": loss.ignored if loaded.has_ignored else None,
-            "end_of_text": settings.end_of_text,
-            "attention_crosses": settings.attention_crosses or None,
-            "padding": settings.padding,
-        },
-        "data": _describe_data(loaded.samples, imported, vocabulary),
-        "data.prepare": {"kind": "ids" if imported.model.takes_ids else "affine"},
-        "optimizer": _describe_optimizer(optimizer, imported, factor, settings.clip_norm),
-        "schedule": _describe_schedule(optimizer),
-        "format": {
-            "margin": settings.margin,
-            "gradient_margin": margin,
-            "symmetric_gradients": symmetric,
-            "fine_gradients": fine,
-            "wide_sums": wide,
-            "calibration_steps": calibrated,
-        },
-        "exponents": dict(sorted((exponents or {}).items())),
-    }
-    if loaded.test is not None:
-        tables["test"] = _describe_data(loaded.test, imported, vocabulary)
-    lines: list[str] = []
-    for name, table in tables.items():
-        kept = {key: value for key, value in table.items() if value is not None}
-        if kept:
-            lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
-            lines += [f"{_format_key(key)} = {_format(value)}" for key, value in kept.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _describe_data(samples: Samples, imported: Imported, vocabulary: int | None) -> dict[str, Any]:
-    """A table of the kind that the samples will be written as."""
-    windows = samples.spec.windows
-    if windows is None:
-        return {"kind": "npy", "x": "x.npy", "y": "y.npy"}
-    return {
-        "kind": "tokens",
-        "path": "tokens.bin",
-        "context": windows.context,
-        "stride": windows.stride,
-        "shift": windows.shift,
-        "vocabulary": vocabulary or _count_rows(imported),
-    }
-
-
-def _count_rows(imported: Imported) -> int | None:
-    """Of the tables that the module's input is looked up in; None where it is in none."""
-    model = imported.model
-    rows = (
-        int(model.params[layer.weight].shape[0])
-        for layer in model.layers
-        if isinstance(layer, Embedding) and layer.input == model.input
-    )
-    return min(rows, default=None)
-
-
-def _describe_optimizer(
-    optimizer: Optimizer, imported: Imported, factor: Fraction, clip_norm: float | None
-) -> dict[str, Any]:
-    scaled = scale(optimizer, factor)
-    rates = optimizer.rates
-    names = imported.model.trained
-    trained = {name for name in names if name in optimizer.trained & imported.trainable}
-    rate: Any = scaled["learning_rate"]
-    if len(rates.levels) > 1:
-        rate = [[step, exact(level) * rate / exact(rates.largest)] for step, level in rates.levels]
-    elif rates.levels:
-        rate = exact(rates.levels[0][1]) * rate / exact(rates.largest)
-    undecayed = [name for name in names if name in trained and name not in optimizer.decayed]
-    return {
-        "kind": optimizer.kind,
-        "learning_rate": rate,
-        **optimizer.numbers,
-        **({"eps": scaled["eps"]} if "eps" in scaled else {}),
-        "weight_decay": scaled["weight_decay"],
-        "no_decay": [_escape(name) for name in undecayed] if scaled["weight_decay"] else None,
-        "frozen": [_escape(name) for name in names if name not in trained] or None,
-        "clip_norm": None if clip_norm is None else exact(clip_norm) / factor,
-    }
-
-
-def _describe_schedule(optimizer: Optimizer) -> dict[str, Any]:
-    points = optimizer.rates.points
-    if not points:
-        return {}
-    return {"kind": "points", "points": [[step, rate] for step, rate in points]}
-
-
-def _escape(name: str) -> str:
-    """A pattern that fits this name alone."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
-
-
-def _format_key(key: str) -> str:
-    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
-    return key if bare else _format(key)
-
-
-def _format(value: Any) -> str:
-    """A value as TOML has it; a fraction as a decimal if it is one, else as text."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | np.integer():
-            return str(int(value))
-        case float() | np.floating():
-            return _format(exact(float(value)))
-        case Fraction():
-            return _format_fraction(value)
-        case str():
-            return _quote(value)
-        case list() | tuple():
-            return f"[{', '.join(map(_format, value))}]"
-    raise TypeError(f"{value!r} has no form in TOML")
-
-
-def _format_fraction(value: Fraction) -> str:
-    rest = value.denominator
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    if rest != 1 or value.denominator.bit_length() > _LEAST_DIGITS * 3:
-        return _quote(f"{value.numerator}/{value.denominator}")
-    shift = 0
-    while 10**shift % value.denominator:
-        shift += 1
-    digits = Decimal(value.numerator * (10**shift // value.denominator)).scaleb(-shift)
-    text = f"{digits:f}" if shift < 20 else f"{digits:E}"
-    return text if "." in text or "E" in text else f"{text}.0"
-
-
-def _quote(text: str) -> str:
-    """A basic string of TOML."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    plain = "".join(
-        char if char >= " " and char != "\x7f" else f"\\u{ord(char):04X}" for char in escaped
-    )
-    return f'"{plain}"'

@@ -123,6 +123,7 @@ def read_optimizer(
                 "make a new optimizer of the module's parameters",
             )
         )
+    problems += _check_finite(groups)
     rates = _read_rates(optimizer, scheduler, steps, problems)
     names = _name_parameters(module, groups, problems)
     live = [
@@ -176,6 +177,17 @@ def _has_own_step(optimizer: optim.Optimizer) -> bool:
 
 def _refuse(kind: str, reason: str, instead: str) -> Problem:
     return Problem("optimizer", kind, reason, instead)
+
+
+def _check_finite(groups: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """Numbers that are none: torch takes them, and trains to nothing."""
+    return [
+        Problem(f"optimizer.param_groups[{at}][{key!r}]", repr(value), "is not finite", "a number")
+        for at, group in enumerate(groups)
+        for key, value in group.items()
+        for number in (value if isinstance(value, tuple) else (value,))
+        if isinstance(number, float) and not math.isfinite(number)
+    ]
 
 
 def _find_live(rates: Sequence[Sequence[float]]) -> list[bool]:

@@ -28,6 +28,7 @@ from vtrain.graph.model import (
     Dropout,
     Elu,
     Embedding,
+    FixedNorm,
     GroupNorm,
     Layer,
     LayerNorm,
@@ -244,7 +245,7 @@ class FloatModel:
                 return self._convolve(layer)
             case LayerNorm() | RMSNorm():
                 return self._normalize(layer)
-            case GroupNorm() | BatchNorm():
+            case GroupNorm() | BatchNorm() | FixedNorm():
                 return self._normalize_channels(layer)
             case Add() | Mul() | MatMul():
                 return self._combine(layer, self.values[layer.left], self.values[layer.right])
@@ -324,7 +325,9 @@ class FloatModel:
             y = y * self.params[layer.weight]
         return y if bias is None else y + self.params[bias]
 
-    def _normalize_channels(self, layer: GroupNorm | BatchNorm) -> Tensor:
+    def _normalize_channels(self, layer: GroupNorm | BatchNorm | FixedNorm) -> Tensor:
+        if isinstance(layer, FixedNorm):
+            return self._normalize_fixed(layer)
         x = self.values[layer.input]
         weight, bias = (
             None if name is None else self.params[name] for name in (layer.weight, layer.bias)
@@ -332,6 +335,17 @@ class FloatModel:
         if isinstance(layer, GroupNorm):
             return F.group_norm(x, layer.groups, weight, bias, layer.epsilon)
         return F.batch_norm(x, None, None, weight, bias, training=True, eps=layer.epsilon)
+
+    def _normalize_fixed(self, layer: FixedNorm) -> Tensor:
+        """The constants are few, and are rounded to 2^-24 and to 2^-15 of the largest."""
+        x = self.values[layer.input]
+
+        def spread(name: str) -> Tensor:
+            return self.params[name].view(-1, *(1,) * (x.ndim - 2))
+
+        y = (x * spread(layer.power) + spread(layer.offset)) * 2.0**layer.lift * spread(layer.rest)
+        y = y if layer.weight is None else y * spread(layer.weight)
+        return y if layer.bias is None else y + spread(layer.bias)
 
     def _convolve(self, layer: Conv | ConvTranspose) -> Tensor:
         """By patches, so that the products are those of :meth:`_product`."""

@@ -31,6 +31,7 @@ from vtrain.graph.model import (
     ConvTranspose,
     Dropout,
     Embedding,
+    FixedNorm,
     GroupNorm,
     Layer,
     LayerNorm,
@@ -51,6 +52,7 @@ from vtrain.graph.model import (
     Transpose,
     find_images,
 )
+from vtrain.graph.onnx_import.parameters import find_constants
 from vtrain.graph.step import (
     Affine,
     Ids,
@@ -95,6 +97,7 @@ def make_model(
         layers[-1].name,
         masters,
         takes_ids,
+        constants=frozenset(find_constants(layers)),
         statistics=statistics,
     )
 
@@ -415,7 +418,7 @@ def make_run(model: Model, samples: Samples, plan: StepPlan, policy: ExponentPol
     graph = builder.graph()
     check_graph(graph)
     session = NumpySession(graph, samples)
-    session.load_state(compute_initial_state(model.params, frozen=model.statistics))
+    session.load_state(compute_initial_state(model.params, frozen=model.untrained))
     return Run(model, graph, session, samples)
 
 
@@ -565,11 +568,11 @@ def make_calibrated(
         prepare=prepare,
         fine_gradients=fine,
         wide_sums=wide,
-        frozen=model.statistics,
+        frozen=model.untrained,
     )
     exponents = calibrate(
         lambda b: emit_step(b, plan, model),
-        compute_initial_state(model.params, frozen=model.statistics),
+        compute_initial_state(model.params, frozen=model.untrained),
         samples,
         steps=3,
         margin=margin,
@@ -723,6 +726,17 @@ NORMED: dict[str, Parts] = {
         {"k": (4, 3, 3, 2), "g": (4,), "c": (4,), "m1": (4,), "v1": (4,), "g2": (6,), "m2": (6,),
          "v2": (6,), "w1": (5, 96), "m3": (5,), "v3": (5,), "w": (3, 5)},
     ),
+    "norms of statistics that stay, over an image and places": (
+        (2, 4, 6),
+        [Conv("c1", "image", "k", None, SAME),
+         FixedNorm("n", "c1", "g", "c", "p1", "o1", "r1", 0),
+         Relu("r", "n"), Reshape("places", "r", (6, 16)),
+         FixedNorm("n2", "places", None, "c2", "p2", "o2", "r2", 2),
+         Reshape("flat", "n2", (96,)), Linear("out", "flat", "w", None, True)],
+        {"k": (4, 3, 3, 2), "g": (4,), "c": (4,), "c2": (6,), "w": (3, 96),
+         **dict.fromkeys(("p1", "o1", "r1"), (4,)),
+         **dict.fromkeys(("p2", "o2", "r2"), (6,))},
+    ),
     "an image and its rows": (
         (2, 4, 6),
         [LayerNorm("n", "image", "g", "c", 1e-5), Conv("c1", "n", "k", None, SAME),
@@ -742,7 +756,9 @@ def test_gradients_of_norms_are_those_of_torch(name: str) -> None:
     for layer in run.model.layers:
         size = float(np.abs(run.named(layer.name)).max())
         assert twin.rounding[layer.name] < 2.0**-11 * size, layer.name
-    for param, gradient in gradients.items():
+    assert set(gradients) >= {*run.model.trained}
+    for param in run.model.trained:
+        gradient = gradients[param]
         off = np.linalg.norm(run.gradient(param) - gradient) / np.linalg.norm(gradient)
         assert off < 2.0**-9, f"{param}: {off}"
     run.session.step()

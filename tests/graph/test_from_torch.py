@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from vtrain.errors import Problem, UnsupportedError
 from vtrain.graph import model
 from vtrain.graph.from_torch import hold, translate
 from vtrain.graph.from_torch.module import Imported, import_module
-from vtrain.graph.model import Activation, Dropout, Linear
+from vtrain.graph.model import Activation, Dropout, FixedNorm, Linear
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.weights import compute_state_dict, export_onnx
 
@@ -675,8 +676,8 @@ def make_complex() -> nn.Module:
 
 
 REMEDIES: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
-    "weight norm": (make_weight_norm, "is not supported", "parametrize.remove_parametrizations"),
-    "pruned": (make_pruned, "computes with the parameter", "a weight that is a parameter as it is"),
+    "weight norm": (make_weight_norm, "by WeightNorm", "parametrize.remove_parametrizations"),
+    "pruned": (make_pruned, "is computed by pruning", 'prune.remove(layer, "weight")'),
     "scripted": (make_scripted, "compiled by torch.jit", "the nn.Module that it was made of"),
     "complex": (make_complex, "of complex numbers", "as floats"),
     "no axis left": (
@@ -771,13 +772,136 @@ def test_hooks_on_gradients_are_named_and_those_of_the_forward_pass_are_taken() 
     assert_same_values(import_module(module, x), module, x)
 
 
-def test_parts_without_sizes_and_sparse_gradients_are_named() -> None:
-    (problem,) = find_problems(nn.Sequential(nn.LazyLinear(3)), torch.zeros(2, 4))
-    assert (problem.path, problem.what) == ("0", "LazyLinear")
-    assert problem.instead == "call the module on an example once"
-    module = nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Linear(4, 3))
-    (problem,) = find_problems(module, torch.zeros(2, 5, dtype=torch.int64))
-    assert (problem.path, problem.instead) == ("0", "sparse=False")
+class Beside(nn.Module):
+    """Ids go through a table and a part, then through layers one of which cannot be had."""
+
+    def __init__(self, part: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 4, **options)
+        self.part, self.odd = part, nn.Softplus()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.odd(self.part(self.table(x)))  # type: ignore[no-any-return]
+
+
+def make_old_weight_norm() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        return nn.utils.weight_norm(nn.Linear(4, 3))
+
+
+def make_hooked() -> nn.Module:
+    layer = nn.Linear(4, 3)
+    layer.register_full_backward_hook(lambda *_: None)
+    return layer
+
+
+BESIDE: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
+    "lazy": (lambda: nn.LazyLinear(3), "LazyLinear", "call the module on an example once"),
+    "parametrized": (
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)),
+        "Linear, weight",
+        'parametrize.remove_parametrizations(layer, "weight")',
+    ),
+    "spectral": (
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)),
+        "Linear, weight",
+        'parametrize.remove_parametrizations(layer, "weight")',
+    ),
+    "old weight norm": (make_old_weight_norm, "Linear, weight", "remove_weight_norm(layer"),
+    "pruned": (
+        lambda: prune.random_unstructured(nn.Linear(4, 3), "bias", 0.5),  # type: ignore[no-untyped-call]
+        "Linear, bias",
+        'prune.remove(layer, "bias")',
+    ),
+    "hook": (make_hooked, "Linear", "leave it out"),
+    "norm": (
+        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(20, momentum=None)),
+        "BatchNorm1d",
+        "momentum=0.1",
+    ),
+}
+"""Parts that are refused by what they are, and hide nothing."""
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_is_refused_as_a_part_hides_nothing_that_comes_after(case: str) -> None:
+    make, what, instead = BESIDE[case]
+    part = make()
+    module = Beside(part, sparse=True)
+    kept = dict(module.named_parameters())
+    problems = find_problems(module, torch.zeros(2, 5, dtype=torch.int64))
+    assert [problem.path.partition(".")[0] for problem in problems] == ["table", "part", "odd"]
+    assert problems[0].instead == "sparse=False"
+    assert problems[1].what == what
+    assert instead in problems[1].instead
+    # The module is as it was given.
+    assert all(one is kept[name] for name, one in module.named_parameters())
+    assert all(norm.momentum is None for norm in part.modules() if isinstance(norm, nn.BatchNorm1d))
+    assert bool(part._backward_hooks) == (case == "hook")
+
+
+def make_quantized() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao is deprecated
+        return torch.ao.nn.quantized.dynamic.Linear(4, 3)  # type: ignore[no-untyped-call]
+
+
+BLOCKING: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
+    "scripted": (make_scripted, "RecursiveScriptModule", "the nn.Module that it was made of"),
+    "quantized": (make_quantized, "Linear", "the module of floats"),
+    "lazy, of another shape": (
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.LazyLinear(3)),
+        "LazyLinear",
+        "call the module on an example once",
+    ),
+    "elsewhere": (lambda: nn.Linear(4, 3, device="meta"), "tensor", "initialise its values"),
+}
+"""Parts with which nothing can be captured."""
+
+
+@pytest.mark.parametrize("case", BLOCKING)
+def test_what_nothing_can_be_captured_with_is_said_with_all_that_is_known(case: str) -> None:
+    make, what, instead = BLOCKING[case]
+    module = Beside(make(), sparse=True)
+    problems = find_problems(module, torch.zeros(2, 5, dtype=torch.int64))
+    (named, *_) = [problem for problem in problems if problem.path.startswith("part")]
+    assert named.what == what
+    assert instead in named.instead
+    assert "table" in [problem.path for problem in problems]
+    assert problems[-1].path == ""
+    assert "other problems may follow" in problems[-1].reason
+
+
+def test_what_ends_a_capture_is_said_with_all_that_is_known() -> None:
+    def choose(x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+    module = Beside(Computed(choose), sparse=True)
+    problems = find_problems(module, torch.zeros(2, 5, dtype=torch.int64))
+    assert [problem.path for problem in problems] == ["table", "part"]
+    assert "decides by the values of its input" in problems[1].reason
+    assert "others may follow" in problems[1].reason
+
+
+def test_the_module_inside_a_wrapper_is_looked_at() -> None:
+    problems = find_problems(nn.DataParallel(Odd()), torch.zeros(2, 4))
+    assert problems[0].instead == "the module inside: model.module"
+    assert [problem.path for problem in problems[2:]] == [
+        *("", "layers.0.1", "layers.1.1", "layers.2.weight")
+    ]
+
+
+def test_a_part_of_a_users_own_is_named_beside_what_makes_its_weight() -> None:
+    """What its forward pass does is said too."""
+
+    class Own(Odd):
+        def __init__(self) -> None:
+            super().__init__()
+            nn.utils.parametrize.register_parametrization(self, "gamma", nn.Tanh())
+
+    paths = [problem.path for problem in find_problems(Own(), torch.zeros(2, 4))]
+    assert paths == ["", "", "layers.0.1", "layers.1.1", "layers.2.weight"]
 
 
 def test_gradients_that_torch_cannot_compare_are_noted() -> None:
@@ -968,7 +1092,6 @@ def test_a_fault_of_the_import_is_found_by_values(
 
 BATCH_NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "mean of all batches": (lambda: nn.BatchNorm1d(4, momentum=None), "the mean of all batches"),
-    "eval mode": (lambda: nn.BatchNorm1d(4).eval(), "is in eval mode"),
     "no statistics": (
         lambda: nn.BatchNorm1d(4, track_running_stats=False),
         "has no running statistics",
@@ -981,6 +1104,85 @@ def test_norms_of_another_meaning_are_refused(case: str) -> None:
     make, reason = BATCH_NORMS[case]
     module = nn.Sequential(nn.Linear(4, 4), make())
     (problem,) = find_problems(module, torch.zeros(2, 4))
+    assert problem.path == "1"
+    assert reason in problem.reason
+
+
+def make_used_norm(channels: int = 4, **options: Any) -> nn.BatchNorm1d:
+    """In eval mode, with statistics of channels that have little in common."""
+    norm = nn.BatchNorm1d(channels, **options).eval()
+    with torch.no_grad():
+        norm.running_mean.copy_(torch.linspace(-1, 2, channels))  # type: ignore[union-attr]
+        norm.running_var.copy_(torch.logspace(-3, 2, channels))  # type: ignore[union-attr]
+    return norm
+
+
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"eps": 0.1, "momentum": None}])
+def test_a_norm_in_eval_mode_keeps_its_statistics(options: dict[str, Any]) -> None:
+    x = torch.linspace(-3, 5, 48).sin().view(3, 4, 4)
+    module = nn.Sequential(nn.Conv1d(4, 4, 1), make_used_norm(**options), nn.ReLU())
+    found = import_module(module, x)
+    assert_same_values(found, module, x)
+    assert any("1 is in eval mode: its running statistics" in note for note in found.notes)
+    assert found.model.statistics == frozenset()
+    assert [*found.trainable] == [name for name in found.trainable if "running" not in name]
+    back = compute_state_dict(found.data, found.model, found.model.params)
+    for name, value in module.state_dict().items():
+        if "running" in name or "tracked" in name:
+            assert np.array_equal(back[name], value.numpy()), name
+
+
+def test_constants_of_a_norm_keep_their_bits_whatever_the_variances() -> None:
+    norm = nn.BatchNorm1d(6, affine=False).eval()
+    with torch.no_grad():
+        norm.running_mean.copy_(torch.tensor([0, 0.1, -3, 2, 0.5, 60]))  # type: ignore[union-attr]
+        norm.running_var.copy_(torch.tensor([0, 1e-4, 0.3, 1, 700, 1e4]))  # type: ignore[union-attr]
+    model = import_module(nn.Sequential(nn.Linear(6, 6), norm), torch.zeros(2, 6)).model
+    layer = model.layers[-1]
+    assert isinstance(layer, FixedNorm)
+    power, offset, rest = (
+        np.ldexp(model.params[name].astype(np.float64), -24)
+        for name in (layer.power, layer.offset, layer.rest)
+    )
+    assert np.array_equal(np.log2(power), np.round(np.log2(power)))
+    # As operands of int16: of powers no bit is lost, of the rest one in 2^14.
+    exact = np.round(np.ldexp(power, 14 - int(np.log2(power.max())))) > 0
+    assert exact.all()
+    assert rest.min() > rest.max() / 4
+    x = torch.linspace(-2, 7, 24, dtype=torch.float64).view(4, 6)
+    found = (x.numpy() * power + offset) * 2.0**layer.lift * rest
+    assert np.allclose(found, norm.double()(x).numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Twofold(nn.Module):
+    """A norm in eval mode, and the same in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm.eval()
+        x = self.norm(x)
+        self.norm.train()
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def test_a_norm_in_both_modes_is_refused() -> None:
+    problems = find_problems(Twofold(), torch.linspace(-1, 1, 12).view(3, 4))
+    assert problems[0].path.partition("@")[0] == "norm"
+    assert "norm.running_mean changes where it is used in training mode" in problems[0].reason
+
+
+@pytest.mark.parametrize(
+    ("variance", "reason"),
+    [(-1.0, "variances plus epsilon above 0"), (math.nan, "must be finite")],
+)
+def test_statistics_that_are_none_are_refused(variance: float, reason: str) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), make_used_norm())
+    with torch.no_grad():
+        dict(module.named_buffers())["1.running_var"][2] = variance
+    problem = find_problems(module, torch.zeros(2, 4))[0]
     assert problem.path == "1"
     assert reason in problem.reason
 
@@ -1050,4 +1252,5 @@ def test_modules_without_values_or_on_a_device() -> None:
     with torch.device("meta"):
         module = nn.Linear(4, 4)
     problems = find_problems(module, torch.zeros(2, 4))
-    assert [problem.path for problem in problems] == ["weight", "bias"]
+    assert [problem.path for problem in problems] == ["weight", "bias", ""]
+    assert "other problems may follow" in problems[-1].reason

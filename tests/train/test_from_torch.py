@@ -622,6 +622,68 @@ def test_running_statistics_are_torchs(tmp_path: Path, key: PrivateKey) -> None:
     assert any("num_batches_tracked" in note for note in task.notes)
 
 
+def make_tuned(kind: str) -> nn.Sequential:
+    """A network whose norms have seen data, and keep what they saw while the rest is trained."""
+    torch.manual_seed(4)
+    module = nn.Sequential(
+        *(nn.Conv2d(2, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 5), nn.BatchNorm1d(5), nn.ReLU()),
+        nn.Linear(5, 3),
+    )
+    with torch.no_grad():
+        for _ in range(20):
+            module(make_pictures())
+    for norm in (module[1], module[6]):
+        norm.eval()
+        norm.requires_grad_(kind == "scale and bias")
+    module[0].requires_grad_(kind != "a backbone")
+    return module
+
+
+def make_pictures() -> torch.Tensor:
+    return 3 * torch.sin(torch.arange(SAMPLES * 32.0) ** 1.5).view(SAMPLES, 2, 4, 4) + 1
+
+
+@pytest.mark.parametrize("kind", ["a backbone", "statistics", "scale and bias"])
+def test_norms_in_eval_mode_keep_their_statistics_while_the_rest_is_trained(
+    kind: str, tmp_path: Path, key: PrivateKey
+) -> None:
+    module, x, y = make_tuned(kind), make_pictures(), make_labels()
+    before = copy.deepcopy(module.state_dict())
+
+    def make_optimizer() -> optim.Optimizer:
+        trained = [one for one in module.parameters() if one.requires_grad]
+        return optim.SGD(trained, lr=0.05, momentum=0.9)
+
+    task = make_task(
+        *(module, x[:2], (x, y), nn.CrossEntropyLoss(), make_optimizer()),
+        batch=SAMPLES,
+        steps=20,
+        calibration_steps=20,
+    )
+    assert vtrain.compile(task.write(tmp_path / "task")).task_id == task.task_id
+    run = train_all(task, tmp_path / "run", key)
+    found = run.state_dict()
+    expected = train_by_torch(module, make_optimizer(), None, nn.CrossEntropyLoss(), (x, y), 20)
+    for name, value in expected.items():
+        if "running" in name or "tracked" in name:
+            assert torch.equal(found[name], before[name]), name
+            continue
+        moved = float((value - before[name]).abs().max())
+        is_trained = module.get_parameter(name).requires_grad
+        assert (moved > 1e-3) == is_trained, name
+        assert float((found[name] - value).abs().max()) < 0.1 * moved + 2.0**-24, name
+    module.load_state_dict(found)
+    with torch.no_grad():
+        logits = module.eval()(x)
+    loss = float(functional.cross_entropy(logits, y))
+    assert measure(task, run) == pytest.approx(loss, abs=3e-3)
+    onnx_file, _ = vtrain.export(run, tmp_path / "out")
+    session = onnxruntime.InferenceSession(onnx_file.read_bytes())
+    (out,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert np.allclose(out, logits.numpy(), atol=1e-4)
+
+
 def test_a_task_is_written_once_and_says_what_it_is(tmp_path: Path) -> None:
     module = make_mlp()
     optimizer = optim.SGD(module.parameters(), lr=0.1)

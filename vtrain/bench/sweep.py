@@ -29,6 +29,7 @@ from vtrain.graph.model import (
     Concat,
     Conv,
     Embedding,
+    FixedNorm,
     GroupNorm,
     Layer,
     LayerNorm,
@@ -217,8 +218,8 @@ class _Widths:
             case LayerNorm() | RMSNorm():
                 self._join_last(layer.weight, axes[-1:])
                 self._join_last(getattr(layer, "bias", None), axes[-1:])
-            case GroupNorm() | BatchNorm():
-                for field in ("weight", "bias", "mean", "variance"):
+            case GroupNorm() | BatchNorm() | FixedNorm():
+                for field in ("weight", "bias", "mean", "variance", "power", "offset", "rest"):
                     self._join_last(getattr(layer, field, None), axes[:1])
             case _:
                 pass

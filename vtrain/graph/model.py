@@ -403,6 +403,26 @@ class BatchNorm:
     unbiased: bool
 
 
+@dataclass(frozen=True)
+class FixedNorm:
+    """A BatchNorm in use: (x - mean) / sqrt(variance + epsilon) of each channel by statistics that
+    stay, times ``weight`` and plus ``bias`` of each channel.
+
+    Constants of the channels have the statistics: x times ``power``, plus ``offset``, all times
+    2^``lift``, and times ``rest``.  The power is one of two, so that channels keep as many bits
+    each, by whatever factor their variances differ.
+    """
+
+    name: str
+    input: str
+    weight: str | None
+    bias: str | None
+    power: str
+    offset: str
+    rest: str
+    lift: int
+
+
 Layer = (
     Linear
     | Conv
@@ -434,6 +454,7 @@ Layer = (
     | RMSNorm
     | GroupNorm
     | BatchNorm
+    | FixedNorm
 )
 
 _InOrder = Transpose | MatMul | Softmax | LayerNorm | RMSNorm | Modulate | AddWeight | MulWeight
@@ -441,7 +462,7 @@ _InOrder = Transpose | MatMul | Softmax | LayerNorm | RMSNorm | Modulate | AddWe
 
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
-_OF_IMAGES = (Conv, ConvTranspose, MaxPool, AveragePool, GroupNorm, BatchNorm)
+_OF_IMAGES = (Conv, ConvTranspose, MaxPool, AveragePool, GroupNorm, BatchNorm, FixedNorm)
 _IN_ORDER = (
     *(Relu, LeakyRelu, Elu, Clip, Activation, Add, Mul, Scale, Shift, Dropout, Slice, Pad, Concat),
     MulWeight,
@@ -725,7 +746,7 @@ class _Emitter:
                 return self._emit_conv_transpose(layer)
             case Relu() | LeakyRelu() | Elu() | Clip() | Activation() | Shift():
                 return self._emit_nonlinear(layer)
-            case GroupNorm() | BatchNorm() | MulWeight():
+            case GroupNorm() | BatchNorm() | FixedNorm() | MulWeight():
                 return self._emit_of_channels(layer)
             case MaxPool() | AveragePool():
                 return self._emit_pool(layer)
@@ -945,20 +966,25 @@ class _Emitter:
         return self._spans[key]
 
     def _emit_modulate(self, layer: Modulate) -> Ref:
-        """The constant, as int16 at :func:`find_constant_exponent`, scales the columns of rows that
-        are as long as all of it."""
-        b, name = self._b, layer.constant
-        if name not in self._weights:
-            exponent = find_constant_exponent(self._model.params[name])
-            operand = b.rescale(f"{name}/operand", self._params[name], exponent)
-            size = b.type_of(operand).size
-            self._weights[name] = b.emit("reshape", f"{name}/flat", (operand,), shape=(size,))
-        x, flat = self.take(layer.input, f"{layer.name}/nchw"), self._weights[name]
+        """The constant scales the columns of rows that are as long as all of it."""
+        b = self._b
+        x, flat = self.take(layer.input, f"{layer.name}/nchw"), self._constant_of(layer.constant)
         size, shape = b.type_of(flat).size, b.type_of(x).shape
         rows = b.emit("reshape", f"{layer.name}/rows", (x,), shape=(math.prod(shape) // size, size))
         acc = b.emit("column_scale", f"{layer.name}/acc", (rows, flat))
         y = b.rescale_at_site(f"{layer.name}/out_rows", acc)
         return b.emit("reshape", f"{layer.name}/out", (y,), shape=shape)
+
+    def _constant_of(self, name: str) -> Ref:
+        """A constant as one row of int16 at :func:`find_constant_exponent`; shared by all its
+        uses."""
+        b = self._b
+        if name not in self._weights:
+            exponent = find_constant_exponent(self._model.params[name])
+            operand = b.rescale(f"{name}/operand", self._params[name], exponent)
+            size = b.type_of(operand).size
+            self._weights[name] = b.emit("reshape", f"{name}/flat", (operand,), shape=(size,))
+        return self._weights[name]
 
     def _emit_add_weight(self, layer: AddWeight) -> Ref:
         """The weight is added as a bias is: to rows as long as all of it."""
@@ -1086,7 +1112,9 @@ class _Emitter:
         )
         return self._emit_affine(layer, y)
 
-    def _emit_affine(self, layer: LayerNorm | RMSNorm | GroupNorm | BatchNorm, y: Ref) -> Ref:
+    def _emit_affine(
+        self, layer: LayerNorm | RMSNorm | GroupNorm | BatchNorm | FixedNorm, y: Ref
+    ) -> Ref:
         """Rows times the scale of a norm, plus its bias."""
         b, name = self._b, layer.name
         bias = None if isinstance(layer, RMSNorm) else layer.bias
@@ -1109,17 +1137,21 @@ class _Emitter:
             values = b.emit("slice", f"{name}/bias", (values,), axis=0, **ends)
         return b.emit("add_bias", f"{name}/biased", (acc, values), shift=shift)
 
-    def _emit_of_channels(self, layer: GroupNorm | BatchNorm | MulWeight) -> Ref:
+    def _emit_of_channels(self, layer: GroupNorm | BatchNorm | FixedNorm | MulWeight) -> Ref:
         """Rows of groups or of channels are normalised; scale and bias are of the channels."""
         if isinstance(layer, MulWeight):
             return self._emit_by_channels(layer, partial(self._scale_columns, layer))
+        if isinstance(layer, FixedNorm):
+            return self._emit_by_channels(
+                layer, lambda rows: self._emit_affine(layer, self._normalize_fixed(layer, rows))
+            )
         batch = self._b.type_of(self.values[layer.input]).shape[0]
         return self._emit_by_channels(
             layer, lambda rows: self._emit_affine(layer, self._normalize(layer, rows, batch))
         )
 
     def _emit_by_channels(
-        self, layer: GroupNorm | BatchNorm | MulWeight, compute: Callable[[Ref], Ref]
+        self, layer: GroupNorm | BatchNorm | FixedNorm | MulWeight, compute: Callable[[Ref], Ref]
     ) -> Ref:
         """What ``compute`` makes of rows [samples and places, channels], in the order of x."""
         b, name, images = self._b, layer.name, layer.input in self._images
@@ -1165,6 +1197,17 @@ class _Emitter:
         apart = b.emit("reshape", f"{name}/normalized_groups", (y,), shape=split)
         back = b.emit("transpose", f"{name}/groups_back", (apart,), perm=(0, 2, 1, 3))
         return b.emit("reshape", f"{name}/rows_back", (back,), shape=(count, channels))
+
+    def _normalize_fixed(self, layer: FixedNorm, rows: Ref) -> Ref:
+        """Rows [samples and places, channels] by the statistics of the channels."""
+        b, name = self._b, layer.name
+        raised = b.emit("column_scale", f"{name}/raised", (rows, self._constant_of(layer.power)))
+        shift = MASTER_EXPONENT - b.type_of(raised).exponent
+        offset = self._params[layer.offset]
+        moved = b.emit("add_bias", f"{name}/moved", (raised, offset), shift=shift)
+        centred = b.rescale_at_site(f"{name}/centred", moved, multiplier=1 << layer.lift)
+        acc = b.emit("column_scale", f"{name}/scaled", (centred, self._constant_of(layer.rest)))
+        return b.rescale_at_site(f"{name}/normalized", acc)
 
     def _update_statistics(self, layer: BatchNorm, rows: Ref, squares: Ref) -> None:
         old = self._params[layer.mean], self._params[layer.variance]

@@ -6,19 +6,23 @@ are collected, and named by the path of the module they are in.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize, prune
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree as pytree
 
 from vtrain.errors import Problem, UnsupportedError
@@ -28,6 +32,14 @@ from vtrain.graph.from_torch.plain import with_plain_attention
 _EXAMPLES: Final = 2
 """Samples in the example that is traced: torch takes a batch of one for a constant."""
 _UNINITIALISED: Final = "has no parameters yet: it takes its sizes from its first input"
+_ANY_MOMENTUM: Final = 0.1
+_STOPPED: Final = "torch.export stops at this, and others may follow"
+_QUANTIZED: Final = (
+    *("torch.ao.nn.", "torch.ao.quantization.", "torch.nn.quantized.", "torch.nn.qat."),
+    *("torch.nn.intrinsic.", "torch.nn.quantizable."),
+)
+"""Where torch has modules that are quantized, or on the way there."""
+_FLOAT: Final = "the module of floats, as before torch.ao.quantization's prepare and convert"
 
 
 @dataclass(frozen=True)
@@ -36,8 +48,10 @@ class Capture:
 
     ``parameters`` and ``buffers`` map placeholders to names in the module, of which tied ones have
     the first.  ``notes`` say what was changed to capture it.  ``problems`` are those that leave
-    something to look at.  ``example`` are the arguments by place and by name that were traced, and
-    ``number`` is that of the output among all leaves of what the module gives.
+    something to look at, and ``named`` the parts that some are of as a whole.  ``example`` are the
+    arguments by place and by name that were traced, and ``number`` is that of the output among all
+    leaves of what the module gives.  ``module`` is the one that was given, or that inside it, or a
+    copy where it has no sizes yet.
     """
 
     module: nn.Module
@@ -51,6 +65,7 @@ class Capture:
     number: int
     notes: list[str] = field(default_factory=list)
     problems: tuple[Problem, ...] = ()
+    named: frozenset[str] = frozenset()
 
     def note(self, text: str) -> None:
         """Say what was changed, once."""
@@ -85,19 +100,26 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
     names all that is known by then.
     """
     args, kwargs = _read_example(example_inputs)
-    problems = _check_wrapper(module) or _check_module(module)
+    module, known = _unwrap(module)
+    module, lazy = _give_sizes(module, args, kwargs)
+    whole = _check_parts(module)
+    known += [*lazy, *(problem for problem, _ in whole), *_check_tensors(module)]
+    known += [*_check_memory(module), *find_hooks(module)]
+    named = _list_named(module, [problem.path for problem, _ in whole])
+    if _is_beyond(module) or any(blocks for _, blocks in whole):
+        raise UnsupportedError([*known, _leave_rest(module)], where="from_torch")
     notes: list[str] = []
-    if problems:
-        raise UnsupportedError(problems, where="from_torch")
     changed: list[Problem] = []
+    problems: list[Problem] = []
     with _in_training(module, notes), _without_cache(module, notes):
-        with with_plain_attention(module), _without_overwriting(module):
-            program = _export(module, args, kwargs)
-        changed += _check_mutations(module, program)
+        with with_plain_attention(module), _without_overwriting(module), _as_if_mended(module):
+            program = _export(module, args, kwargs, known, named)
+        changed += drop_named(_check_mutations(module, program), named)
         chosen = _choose_output(program, output, problems)
-        if chosen is not None and not changed:
+        if chosen is not None and not (known or changed):
             changed += compare(module, program, (args, kwargs), chosen, notes)
             changed += _check_constants(module, program)
+    changed = [*known, *changed]
     names = _name_tensors(module)
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
@@ -129,7 +151,31 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
         number=list(signature.user_outputs).index(chosen),
         notes=notes,
         problems=tuple(changed),
+        named=named,
     )
+
+
+def drop_named(problems: Sequence[Problem], named: Collection[str]) -> list[Problem]:
+    """Problems but for those of parts that are ``named`` already."""
+    inside = tuple(f"{path}." for path in named if path)
+    return [
+        problem
+        for problem in problems
+        if problem.path not in named and not problem.path.startswith(inside)
+    ]
+
+
+def _list_named(module: nn.Module, paths: Sequence[str]) -> frozenset[str]:
+    """What a problem of the whole part at each path stands for: a part of torch's own, and what
+    makes the weights of any."""
+    own = [
+        path
+        for path in paths
+        if parametrize.type_before_parametrizations(
+            module.get_submodule(path)
+        ).__module__.startswith("torch.nn.modules")
+    ]
+    return frozenset((*own, *(f"{path}.parametrizations".lstrip(".") for path in paths)))
 
 
 def _read_example(example: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -171,41 +217,134 @@ def _repeat(item: Any) -> Any:
     return item
 
 
-def _check_wrapper(module: nn.Module) -> list[Problem]:
-    """A module around the one that is meant, whose parameters have other names."""
+def _unwrap(module: nn.Module) -> tuple[nn.Module, list[Problem]]:
+    """The module that is meant, inside one around it in which its parameters have other names."""
     inside = "_orig_mod" if hasattr(module, "_orig_mod") else "module"
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     if inside == "module" and not isinstance(module, wrappers):
-        return []
+        return module, []
     fix = f"the module inside: model.{inside}"
-    return [Problem("", type(module).__name__, "wraps the module that is to be trained", fix)]
+    reason = "wraps the module that is to be trained"
+    problem = Problem("", type(module).__name__, reason, fix)
+    found, more = _unwrap(getattr(module, inside))
+    return found, [problem, *more]
 
 
-def _check_module(module: nn.Module) -> list[Problem]:
-    """What is known to stand in the way before anything is run."""
-    lazy = [
+def _give_sizes(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[nn.Module, list[Problem]]:
+    """A copy of a module that takes its sizes from its first input, with these; a problem for each
+    part that has none."""
+    problems = [
         Problem(path, type(part).__name__, _UNINITIALISED, "call the module on an example once")
         for path, part in module.named_modules()
-        if any(
-            is_lazy(tensor)
-            for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
-        )
+        if _is_lazy(part)
     ]
-    if lazy:
-        return lazy
-    problems = []
+    if not problems:
+        return module, []
+    try:
+        sized = copy.deepcopy(module)
+        with _quietly(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            sized(*args, **kwargs)
+    except Exception:  # noqa: BLE001 - a module is anybody's code
+        return module, problems
+    return sized, problems
+
+
+def _is_lazy(part: nn.Module) -> bool:
+    own = (*part.parameters(recurse=False), *part.buffers(recurse=False))
+    return any(is_lazy(tensor) for tensor in own)
+
+
+def _is_beyond(module: nn.Module) -> bool:
+    """Whether it has tensors without values, or elsewhere, with which nothing can be computed."""
+    return any(
+        is_lazy(tensor) or tensor.device.type != "cpu" or tensor.dtype.is_complex
+        for tensor in (*module.parameters(), *module.buffers())
+    )
+
+
+def _leave_rest(module: nn.Module) -> Problem:
+    reason = "was not captured with what is named here: other problems may follow"
+    return Problem("", type(module).__name__, reason, "mend these, and try again")
+
+
+def _check_parts(module: nn.Module) -> list[tuple[Problem, bool]]:
+    """Parts that cannot be had, by what they are; and whether nothing can be captured with one."""
+    found: list[tuple[Problem, bool]] = []
+    scripted: list[str] = []
+
+    def refuse(reason: str, fix: str, what: str = "", *, blocks: bool = False) -> None:
+        found.append((Problem(path, what or type(part).__name__, reason, fix), blocks))
+
     for path, part in module.named_modules():
+        if any(not outer or path.startswith(f"{outer}.") for outer in scripted):
+            continue
         if isinstance(part, torch.jit.ScriptModule):
+            scripted.append(path)
             reason = "is compiled by torch.jit, behind which torch.export sees nothing"
-            return [Problem(path, type(part).__name__, reason, "the nn.Module that it was made of")]
-    for path, part in module.named_modules():
+            refuse(reason, "the nn.Module that it was made of", blocks=True)
+        elif type(part).__module__.startswith(_QUANTIZED):
+            reason = "is quantized, or made for that, and a task trains the weights that it is of"
+            refuse(reason, _FLOAT, blocks=True)
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
-            reason = "has sparse gradients, and a step has those of the whole table"
-            problems.append(Problem(path, type(part).__name__, reason, "sparse=False"))
+            refuse("has sparse gradients, and a step has those of the whole table", "sparse=False")
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
             reason = "scales rows in the forward pass, and a step changes them by their gradients"
-            problems.append(Problem(path, type(part).__name__, reason, "max_norm=None"))
+            refuse(reason, "max_norm=None")
+        if _takes_all_batches(part) and (part.training or not module.training):
+            reason = "takes the mean of all batches so far (momentum=None), by a count that changes"
+            refuse(reason, "momentum=0.1")
+        for name, how, fix in _find_reparametrized(part):
+            reason = f"is computed by {how} in each pass, and a step trains parameters as they are"
+            kind = parametrize.type_before_parametrizations(part).__name__
+            refuse(reason, fix, f"{kind}, {name}")
+    return found
+
+
+def _takes_all_batches(part: nn.Module) -> bool:
+    if not isinstance(part, nn.modules.batchnorm._BatchNorm):
+        return False
+    return part.track_running_stats and part.momentum is None
+
+
+def _find_reparametrized(part: nn.Module) -> Iterator[tuple[str, str, str]]:
+    """Names of a part's tensors that are made of parameters, what makes them, and how to end it."""
+    if parametrize.is_parametrized(part):
+        for name, made in part.parametrizations.items():  # type: ignore[operator, union-attr]
+            how = " and ".join(type(one).__name__.lstrip("_") for one in made)
+            yield name, how, _name_remedy(name)
+    for hook in part._forward_pre_hooks.values():
+        if isinstance(hook, prune.BasePruningMethod):
+            name = str(hook._tensor_name)
+            yield name, "pruning", f'torch.nn.utils.prune.remove(layer, "{name}")'
+        elif isinstance(hook, WeightNorm):
+            yield (
+                hook.name,
+                "WeightNorm",
+                f'torch.nn.utils.remove_weight_norm(layer, "{hook.name}")',
+            )
+        elif isinstance(hook, SpectralNorm):
+            fix = f'torch.nn.utils.remove_spectral_norm(layer, "{hook.name}")'
+            yield hook.name, "SpectralNorm", fix
+
+
+def _name_remedy(name: str) -> str:
+    return (
+        f"a {name} that is a parameter as it is: "
+        f'parametrize.remove_parametrizations(layer, "{name}")'
+    )
+
+
+PLAIN_WEIGHT: Final = _name_remedy("weight")
+
+
+def _check_tensors(module: nn.Module) -> list[Problem]:
+    """Tensors that have no values here, or such as nothing is trained by."""
+    problems = []
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            continue  # said of the part
         if tensor.is_meta:
             reason = "is on the device meta, without values"
             problems.append(Problem(name, "tensor", reason, "load or initialise its values"))
@@ -215,12 +354,7 @@ def _check_module(module: nn.Module) -> list[Problem]:
         elif tensor.device.type != "cpu":
             reason = f"is on the device {tensor.device}"
             problems.append(Problem(name, "tensor", reason, "move the module: module.cpu()"))
-    for path, part in module.named_modules():
-        averaging = isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None
-        if averaging and part.track_running_stats:
-            reason = "takes the mean of all batches so far (momentum=None), by a count that changes"
-            problems.append(Problem(path, type(part).__name__, reason, "momentum=0.1"))
-    return problems + _check_memory(module) + find_hooks(module)
+    return problems
 
 
 def _check_memory(module: nn.Module) -> list[Problem]:
@@ -241,7 +375,7 @@ def _check_memory(module: nn.Module) -> list[Problem]:
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have an element in common."""
-    if one.device.type != "cpu" or other.device.type != "cpu":
+    if any(is_lazy(item) or item.device.type != "cpu" for item in (one, other)):
         return False
     (first, last), (begin, end) = _find_memory(one), _find_memory(other)
     if last <= begin or end <= first:
@@ -322,6 +456,26 @@ def _without_overwriting(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def _as_if_mended(module: nn.Module) -> Iterator[None]:
+    """Without backward hooks, and with norms that have a momentum: both were refused, and what else
+    is wrong can be seen so."""
+    keys = ("_backward_hooks", "_backward_pre_hooks")
+    before = [(vars(part), {key: vars(part)[key] for key in keys}) for part in module.modules()]
+    norms = [part for part in module.modules() if _takes_all_batches(part)]
+    for attributes, kept in before:
+        attributes.update({key: type(hooks)() for key, hooks in kept.items()})
+    for norm in norms:
+        vars(norm)["momentum"] = _ANY_MOMENTUM
+    try:
+        yield
+    finally:
+        for attributes, kept in before:
+            attributes.update(kept)
+        for norm in norms:
+            vars(norm)["momentum"] = None
+
+
+@contextmanager
 def _without_cache(module: nn.Module, notes: list[str]) -> Iterator[None]:
     """A ``transformers`` model that returns no past keys, which no training step has."""
     config = getattr(module, "config", None)
@@ -336,7 +490,15 @@ def _without_cache(module: nn.Module, notes: list[str]) -> Iterator[None]:
         config.use_cache = True  # type: ignore[union-attr]
 
 
-def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+def _export(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Sequence[Problem],
+    named: Collection[str],
+) -> ExportedProgram:
+    """The program.  UnsupportedError has the problems that are ``known``, and what ended it if that
+    is not of a part that is ``named``."""
     batch = torch.export.Dim("batch")
 
     def spread(item: Any) -> Any:
@@ -350,11 +512,12 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             functional: ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:
-        short = _find_short(args, kwargs)
-        if short is not None:
-            raise UnsupportedError([short], where="from_torch") from error
-        path, what = _locate(module, error)
-        raise UnsupportedError([_explain(path, what, error)], where="from_torch") from error
+        ended = _find_short(args, kwargs)
+        if ended is None:
+            explained = _explain(*_locate(module, error), error)
+            ended = replace(explained, reason=f"{explained.reason} ({_STOPPED})")
+        rest = drop_named([ended], named) or [_leave_rest(module)]
+        raise UnsupportedError([*known, *rest], where="from_torch") from error
 
 
 def _spread_arguments(

@@ -15,14 +15,13 @@ from torch import nn
 
 from vtrain.errors import ModelError, Problem, UnsupportedError, VtrainError
 from vtrain.graph.evaluate import Apply, apply_node
-from vtrain.graph.from_torch.capture import capture, list_tensors
+from vtrain.graph.from_torch.capture import PLAIN_WEIGHT, capture, drop_named, list_tensors
 from vtrain.graph.from_torch.constants import store
 from vtrain.graph.from_torch.hold import hold
 from vtrain.graph.from_torch.translate import (
     IR_VERSION,
     OPSET,
     OTHERS,
-    PLAIN_WEIGHT,
     Origin,
     translate,
 )
@@ -116,13 +115,14 @@ def import_module(
     UnsupportedError has every problem, each with the path of its module.
     """
     captured = capture(module, example_inputs, output)
+    module = captured.module
     translated = translate(captured, classes_last=classes_last)
     if classes_last:
         captured.note(
             "the classes are the last axis of the task's output, as of the exported ONNX model: "
             "the module has them before the places"
         )
-    problems = [*captured.problems, *translated.problems]
+    problems = [*captured.problems, *drop_named(translated.problems, captured.named)]
     tensors, entries = list_tensors(module)
     proto, unstored = _write(translated.graph, tensors, entries, translated.stored)
     problems += unstored
@@ -136,11 +136,12 @@ def import_module(
             found = [first]
         # Where something is missing already, what follows from that is not said again.
         told = [one for one in found or [error] if _find_node(one) not in translated.refused]
-        problems += [
+        placed = [
             _place(one, translated.origins)
             for one in told
             if not (problems and (one.where == "graph" or one.where.startswith("output")))
         ]
+        problems += drop_named(placed, captured.named)
     if model is not None and not problems:
         problems += hold(captured, proto, model, apply, classes_last=classes_last)
     if problems or model is None:

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import fx
 
 from vtrain.errors import Problem
-from vtrain.graph.from_torch.capture import Capture
+from vtrain.graph.from_torch.capture import PLAIN_WEIGHT, Capture
 from vtrain.graph.from_torch.constants import BATCHES, Constant, compute, evaluate_extent
 from vtrain.graph.from_torch.patterns import find_gelus
 from vtrain.graph.onnx_file import ROW_KEY
@@ -40,9 +40,6 @@ _SELU_SCALE: Final = 1.0507009873554805
 """Of Klambauer et al., arXiv:1706.02515, as torch has them."""
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OTHERS: Final = "one of the layers that docs/benchmarks.md (imports) has as working"
-PLAIN_WEIGHT: Final = (
-    'a weight that is a parameter as it is: parametrize.remove_parametrizations(layer, "weight")'
-)
 _RANDOM: Final = "draws random numbers, of which dropout's alone can be had"
 _TENSOR: Final = "a tensor of the input, a parameter, a buffer, or a number"
 _FIRST: Final = "the batch as the first axis: x.expand(batch, ...)"
@@ -801,21 +798,25 @@ class _Translator:
                 "has no running statistics, by which a trained model would be used",
                 "track_running_stats=True",
             )
-        if not a.get("training", _name_operator(self._node) in _BATCH_NORMS_IN_TRAINING):
-            raise _RefusedError(
-                "is in eval mode: it would be a constant factor of each channel",
-                "put it in training mode, as in module.train(), or fold it into the layer before",
+        inputs = [self._read(a["input"]), *self._read_affine(a), *map(self._read, statistics)]
+        if a.get("training", _name_operator(self._node) in _BATCH_NORMS_IN_TRAINING):
+            self._captured.note(
+                "num_batches_tracked of BatchNorm stays as it is: it is no part of what is computed"
             )
-        self._captured.note(
-            "num_batches_tracked of BatchNorm stays as it is: it is no part of what is computed"
-        )
-        self._emit(
-            "BatchNormalization",
-            [self._read(a["input"]), *self._read_affine(a), *map(self._read, statistics)],
-            epsilon=float(a["eps"]),
-            momentum=1 - float(a["momentum"]),
-            training_mode=1,
-        )
+            how = {"momentum": 1 - float(a["momentum"]), "training_mode": 1}
+        else:
+            changing = [self._changing[one] for one in statistics if one in self._changing]
+            if changing:
+                raise _RefusedError(
+                    f"is in eval mode, and {changing[0]} changes where it is used in training mode",
+                    "one mode in all its places, or a norm for each",
+                )
+            self._captured.note(
+                f"{self._find_origin(self._node).path} is in eval mode: its running statistics are "
+                "constants, and stay as they are"
+            )
+            how = {}
+        self._emit("BatchNormalization", inputs, epsilon=float(a["eps"]), **how)
         self._keep_first()
 
     def _read_affine(self, a: _Args) -> list[str]:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
-from vtrain.graph.model import BatchNorm, GroupNorm, LayerNorm, Mul, Reshape, RMSNorm, find_sources
+from vtrain.graph.model import (
+    BatchNorm,
+    FixedNorm,
+    GroupNorm,
+    LayerNorm,
+    Mul,
+    Reshape,
+    RMSNorm,
+    find_sources,
+)
 from vtrain.graph.onnx_file import read_floats
 from vtrain.graph.onnx_import import tables
 from vtrain.graph.onnx_import.importer import Handlers, Importer, Spread, Weight, strip
@@ -18,6 +28,12 @@ TRAINING_HINT = (
     "Export the model in training mode: model.train(), and torch.onnx.export with dynamo=False and "
     "training=torch.onnx.TrainingMode.TRAINING"
 )
+
+_POWERS: Final = 14
+"""Doublings between the least power of two of a norm and the largest, which int16 has both of."""
+_MOST_POWER: Final = 7
+"""Constants are below 2^7."""
+_MOST_LIFT: Final = 8
 
 
 def _layer_normalization(importer: Importer, node: Node) -> None:
@@ -140,8 +156,12 @@ def _batch_normalization(importer: Importer, node: Node) -> None:
     node.require(
         len(node.inputs) == 5 and all(node.inputs), f"needs 5 inputs, has {len(node.inputs)}"
     )
+    training = node.take_int("training_mode", 0) == 1
+    if not training and not importer.ties:
+        _fixed_normalization(importer, node)
+        return
     node.require(
-        importer.opset >= 14 and node.take_int("training_mode", 0) == 1,
+        importer.opset >= 14 and training,
         "is not in training mode, in which its statistics are those of the batch. " + TRAINING_HINT,
     )
     x, channels, epsilon = _channel_norm_input(importer, node)
@@ -174,6 +194,44 @@ def _batch_normalization(importer: Importer, node: Node) -> None:
     importer.emit(node, layer, importer.shapes[x])
     for name in filter(None, node.outputs[1:]):
         importer.declare(name, node.where)
+
+
+def _fixed_normalization(importer: Importer, node: Node) -> None:
+    """In a file that tells what is trained: a norm that is meant to keep its statistics."""
+    node.require(len(node.outputs) == 1, f"must have one output, has {len(node.outputs)}")
+    node.take_float("momentum", 0.9)  # of training alone
+    x, channels, epsilon = _channel_norm_input(importer, node)
+    weight, bias = (
+        _norm_vector(importer, node, x, name, neutral, channels)
+        for name, neutral in zip(node.inputs[1:3], (1.0, 0.0), strict=True)
+    )
+    mean, variance = (importer.constant_of(node, name) for name in node.inputs[3:])
+    node.require(
+        mean.shape == variance.shape == (channels,),
+        f"running statistics must have shape [{channels}], have {list(mean.shape)} and "
+        f"{list(variance.shape)}",
+    )
+    node.require(
+        bool((np.isfinite(mean) & np.isfinite(variance) & (variance + epsilon > 0)).all()),
+        "running statistics must be finite, and variances plus epsilon above 0",
+    )
+    factor = 1 / np.sqrt(variance + epsilon)
+    power = np.ldexp(1.0, np.frexp(factor)[1] - 1)
+    power = np.maximum(power, power.max() * 2.0**-_POWERS)
+    lift = max(int(np.frexp(power.max())[1]) - _MOST_POWER, 0)
+    node.require(lift <= _MOST_LIFT, f"a variance is {variance.min()}, too small")
+    power, made = np.ldexp(power, -lift), node.outputs[0]
+    names = [
+        tables.make_constant(importer, node, f"{made}/{what}", values)
+        for what, values in (
+            ("power", power),
+            ("offset", -mean * power),
+            ("rest", factor / np.ldexp(power, lift)),
+        )
+    ]
+    power_name, offset_name, rest_name = names
+    layer = FixedNorm(made, x, weight, bias, power_name, offset_name, rest_name, lift)
+    importer.emit(node, layer, importer.shapes[x])
 
 
 def _group_normalization(importer: Importer, node: Node) -> None:

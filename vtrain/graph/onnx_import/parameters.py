@@ -16,6 +16,7 @@ from vtrain.graph.model import (
     Conv,
     ConvTranspose,
     Embedding,
+    FixedNorm,
     GroupNorm,
     Layer,
     LayerNorm,
@@ -28,7 +29,8 @@ from vtrain.graph.onnx_file import read_floats
 from vtrain.graph.onnx_import.importer import Importer, strip
 from vtrain.spec.number import MASTER_EXPONENT, SATURATION, round_to_mantissa
 
-_BIASED = (Linear, Conv, ConvTranspose, LayerNorm, GroupNorm, BatchNorm)
+_NORMS = (LayerNorm, GroupNorm, BatchNorm, FixedNorm)
+_BIASED = (Linear, Conv, ConvTranspose, *_NORMS)
 _LINE_RANK: Final = 3
 """Of the filters of a convolution over one axis."""
 
@@ -122,8 +124,8 @@ def _find_uses(layer: Layer) -> list[tuple[str, str]]:
             uses.append((layer.weight, "Conv"))  # stored alike
         case Embedding():
             uses.append((layer.weight, "Linear"))  # stored alike: one table may be both
-        case LayerNorm() | RMSNorm() | GroupNorm() | BatchNorm() if layer.weight is not None:
-            uses.append((layer.weight, "scale"))
+        case RMSNorm() | LayerNorm() | GroupNorm() | BatchNorm() | FixedNorm():
+            uses += [] if layer.weight is None else [(layer.weight, "scale")]
         case AddWeight():
             uses.append((layer.weight, "AddWeight"))
         case MulWeight():
@@ -138,8 +140,14 @@ def _find_uses(layer: Layer) -> list[tuple[str, str]]:
 
 
 def find_constants(layers: Sequence[Layer]) -> list[str]:
-    """Names of the constants that layers multiply by, in the order of first use."""
-    return list(dict.fromkeys(item.constant for item in layers if isinstance(item, Modulate)))
+    """Names of the constants that layers have, in the order of first use."""
+    found: dict[str, None] = {}
+    for layer in layers:
+        if isinstance(layer, Modulate):
+            found[layer.constant] = None
+        if isinstance(layer, FixedNorm):
+            found |= dict.fromkeys((layer.power, layer.offset, layer.rest))
+    return list(found)
 
 
 def find_statistics(layers: Sequence[Layer]) -> list[str]:

@@ -109,7 +109,7 @@ def read_table(importer: Importer, node: Node, name: str) -> Floats:
     return np.asarray(found, np.float64)
 
 
-def _make_constant(importer: Importer, node: Node, name: str, values: Floats) -> str:
+def make_constant(importer: Importer, node: Node, name: str, values: Floats) -> str:
     """The name of a constant with these values; equal ones share it."""
     node.require(values.size <= MOST_ELEMENTS, f"a constant of over {MOST_ELEMENTS} elements")
     mantissas = np.zeros(values.shape, np.int64)
@@ -157,7 +157,7 @@ def modulate(
     )
     values = np.broadcast_to(table.reshape(dims), suffix)
     joined, values = _take_signs(importer, node, source, values)
-    constant = _make_constant(importer, node, wanted, values)
+    constant = make_constant(importer, node, wanted, values)
     importer.emit(node, Modulate(name, joined, constant), shape)
 
 

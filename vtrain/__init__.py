@@ -178,9 +178,9 @@ def from_torch(
     The exponents are calibrated unless ``exponents`` gives them; ``progress`` (what, done, total)
     hears of it (default: a bar on stderr, where that is a terminal).
 
-    Needs the extra torch.  UnsupportedError lists everything that cannot be had, each with its
-    path, the reason and what would do instead.  TaskError, ModelError, DataError or RangeError as
-    of :func:`compile`.
+    Needs the extra torch.  UnsupportedError lists everything that cannot be had of the module and
+    of any other argument, each with its path or name, the reason and what would do instead.
+    ModelError, DataError or RangeError as of :func:`compile`.
     """
     _require_torch("from_torch")
     from vtrain.train.progress import show_progress

@@ -745,8 +745,15 @@ def test_what_is_kept_back_is_owed(case: Case, spoiler: Spoiler) -> None:
         assert "the solver owes it" in reason.detail
     spoiler.folder.leaves(4).write_bytes(bytes(32 * spoiler.trace.size))
     assert "the solver owes them" in reason_of(verify(case, spoiler.folder.root)).detail
+    signed = spoiler.folder.claim.read_bytes()
+    spoiler.folder.leaves(4).write_bytes(bytes(32 * spoiler.trace.size - 1))
+    short = verify(case, spoiler.folder.root)
     spoiler.folder.leaves(4).unlink()
-    assert verify(case, spoiler.folder.root).verdict == "inconclusive"
+    missing = verify(case, spoiler.folder.root)
+    spoiler.folder.claim.write_bytes(signed[:-1])
+    for report in (short, missing, verify(case, spoiler.folder.root)):
+        assert report.verdict == "inconclusive"
+        assert reason_of(report).detail.endswith("; the solver owes it")
 
 
 def test_values_that_are_done_again_are_not_read(case: Case, spoiler: Spoiler) -> None:

@@ -58,7 +58,7 @@ from vtrain.commit.traces import (
     read_claim,
 )
 from vtrain.engines.registry import check_engine
-from vtrain.errors import NotProducedError, RunError, SignatureError, VtrainError
+from vtrain.errors import EncodingError, NotProducedError, RunError, SignatureError, VtrainError
 from vtrain.graph.values import PRODUCTS
 from vtrain.limits import Limits, limits_here
 from vtrain.spec.algebraic import REPETITIONS, compute_vector
@@ -376,7 +376,9 @@ def _fail_trace(
     where = _shorten(subject, audit, error.where)
     if isinstance(error, FindingError):
         return Check("trace", "failed", error.detail, where, error.fault)
-    return Check("trace", "failed", error.message, where, "nobody")
+    owed = isinstance(error, NotProducedError | EncodingError) and "owes" not in error.message
+    detail = error.message + "; the solver owes it" * owed
+    return Check("trace", "failed", detail, where, "nobody")
 
 
 def _join(place: str, owed: str) -> str:

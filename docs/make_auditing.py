@@ -81,9 +81,9 @@ of another mode is given than the one that is asked for. What a file for `--data
 `--srs` or `--hiding` has in it is no matter of usage, but of the checks. Bad usage, too, is a file
 for `--claim` that is not the canonical encoding of a `signed-claim`, or whose signature does not
 hold (section 4c). So is one of the run's own: with all links followed, also those of RUN and of its
-`claim.cbor`, it lies below RUN, at any depth, or it is the very file that `claim.cbor` is. The same
-holds of the files for `--token` and `--authority`, with `claim.tsr` in the place of `claim.cbor`:
-the solver may have had many claims stamped, or be the authority.
+`claim.cbor`, it lies below RUN, at any depth, or it is the very file that `claim.cbor` is, by a
+hard link too. The same holds of the files for `--token` and `--authority`, with `claim.tsr` in the
+place of `claim.cbor`: the solver may have had many claims stamped, or be the authority.
 
 **A beacon** ([format.md](format.md), "Draws by a beacon") takes the place of the seed: the
 randomness is that of the round, 32 bytes. Each of these is bad usage, and nothing of it convicts
@@ -387,8 +387,8 @@ of these that is so:
 1. It is *not done* where a replay lacks something that it needs (above), where the KZG records are
    not established, where the SRS file is not the one that the task names, or serves nobody
    ([format.md](format.md), section 4a), and where the file of secrets is none: the one that the
-   auditor gave, else hiding.key where it is in the run. An auditor without either knows no key but
-   that of the initial state.
+   auditor gave, else hiding.key where anything is in the run under that name; what is no regular
+   file is none. An auditor without either knows no key but that of the initial state.
 2. It has *failed* where the initial state has other commitments, or another key. No record is
    compared then, and the replay goes on without.
 3. It has *failed* where a commitment in a record differs. That ends the replay, as any first

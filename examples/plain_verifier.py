@@ -5132,6 +5132,32 @@ def check_move(value: Any, where: str) -> None:
     MOVE_FIELDS[value["kind"]](value["move"], f"{where}.move")
 
 
+def longest_opening(task: dict, graph: list[dict]) -> int:
+    """The `leaf_bytes` of a genesis of this task and graph; Refused where there is none."""
+    path = 34 * (len(graph) * task["commit_every"]).bit_length()
+
+    def chunk(length: int) -> int:
+        return min(CHUNK, length) + 76 + 34 * chunk_count(length).bit_length()
+
+    windows = task["data"].get("windows")
+    if windows is not None:
+        sample = chunk(windows["tokens"] * TOKEN_BYTES[windows["dtype"]])
+    else:
+        sample = sum(row_bytes(task["data"], part) for part in "xy")
+        require(sample <= 2**20, "task.data", "samples are too long")
+    sizes = [len(encode(node)) for node in graph]
+    most = 0
+    for node, size in zip(graph, sizes, strict=True):
+        inputs = node["inputs"]
+        chunks = [chunk(bytes_of(graph[source]["outputs"][out])) for source, out in inputs]
+        opened = len(inputs) * path + sample + max(32 * max(chunks, default=0), sum(chunks))
+        nodes = size + sum(sizes[source] for source, _ in inputs) + (len(inputs) + 1) * path
+        good = size <= 2**18 and max(nodes, opened) <= 2**21
+        require(good, f"node {node['name']}", "its opening would be too long")
+        most = max(most, opened)
+    return min(2 * most + 65536, 2**22)
+
+
 def game_id_of(genesis: dict) -> bytes:
     """The id of a game."""
     return derive(GAME, encode(genesis))

@@ -758,6 +758,18 @@ def test_genesis_of_windows():
     assert genesis == v.decode(bytes.fromhex(DISPUTE["genesis"])) | {"windows": genesis["windows"]}
 
 
+@pytest.mark.parametrize("case", named(DISPUTE["openings"], "name"))
+def test_longest_openings(case):
+    graph = v.read(v.check_graph, unhex(load(case["graph"])["graph"]), "graph")
+    task = v.decode(unhex(case["task"]))
+    if "refused" not in case:
+        assert v.longest_opening(task, graph) == case["leaf_bytes"]
+        return
+    with pytest.raises(v.Refused) as caught:
+        v.longest_opening(task, graph)
+    assert caught.value.where == case["refused"]
+
+
 @pytest.mark.parametrize("case", named(DISPUTE["groups"], "round"))
 def test_group_ids(case):
     game = bytes.fromhex(DISPUTE["game_id"])

@@ -3144,6 +3144,35 @@ def eleventh_cases() -> Iterator[Case]:
     yield stored("tokens-between-withheld", about, withhold, None, run=run)
 
 
+def thirteenth_cases() -> Iterator[Case]:
+    """What a thirteenth round of readers asked."""
+    run, extra = make_committed_run(hiding=None)
+    for name, about, more in (
+        ("folder", "a folder lies in the run under the name of the file", "run/hiding.key/key"),
+        ("link", "a link to the right file lies in the run", "keys.cbor"),
+    ):
+        yield case(
+            f"kzg-hidden-{name}",
+            about,
+            run,
+            "inconclusive",
+            ("kzg", "", ""),
+            ("--all", "--srs", "srs.bin"),
+            links={"hiding.key": "../keys.cbor"} if name == "link" else {},
+            extra={**extra, more: structs.encode(SECRETS)},
+        )
+    run, extra = make_committed_run()
+    yield broken(
+        "kzg-nothing-asked-no-samples",
+        "no segment is asked for, and what one would need is not there",
+        lambda run: run.drop("data/samples.bin", hidden=True),
+        ("samples", "nobody", "data/samples.bin"),
+        ("--samples", "0", "--srs", "srs.bin"),
+        run,
+        extra=extra,
+    )
+
+
 def flip_proof(bundle: ProofBundle) -> bytes:
     """The bundle with the lowest bit of the last byte of its proof changed."""
     return encode_bundle(replace(bundle, proof=flip(bundle.proof)))
@@ -3624,6 +3653,7 @@ GROUPS: Final = (
     rows_cases,
     ninth_cases,
     eleventh_cases,
+    thirteenth_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

@@ -13,9 +13,11 @@ from dataclasses import replace
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from generate import FOLDER, Json, fill, render  # type: ignore[import-not-found]  # beside this file
 
+from tests.vectors.generate_games import IMAGES, LANGUAGE, Subject
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import public_key
 from vtrain.dispute.game import compute_move_digest, sign
+from vtrain.dispute.genesis import measure_openings
 from vtrain.dispute.money import BondOutcome, Settled, Share, compute_outcomes_digest
 from vtrain.dispute.state import (
     Dispute,
@@ -29,6 +31,7 @@ from vtrain.dispute.state import (
     compute_group_id,
     compute_side_id,
 )
+from vtrain.errors import RunError
 from vtrain.spec import frontier, merkle
 from vtrain.spec.blake3_tree import compute_chunk_value, compute_parent_value
 from vtrain.spec.domains import RUN_LOG, TERMS
@@ -47,7 +50,7 @@ from vtrain.wire.dispute import (
     Reveal,
     Row,
 )
-from vtrain.wire.task import Windows
+from vtrain.wire.task import Windows, encode_task
 
 SOLVER, CHALLENGER = (
     Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big")) for number in (1, 2)
@@ -213,8 +216,42 @@ def make_dispute() -> Json:
         "settled": structs.encode(settled).hex(),
         "verdict": structs.encode(verdict).hex(),
         "frontiers": [make_frontier(*case) for case in FRONTIERS],
+        "openings": measure_all(),
         "chunk_frontiers": [make_chunk_frontier(*case) for case in CHUNK_FRONTIERS],
     }
+
+
+def measure(name: str, subject: Subject, *, row: int = 0, every: int = 0, tokens: int = 0) -> Json:
+    """The longest opening of a leaf of a task like the subject's: with samples of ``row`` bytes,
+    this often a state root, and so many tokens."""
+    compiled = subject.task()
+    task = compiled.spec
+    if row:
+        shape = (row - 4,)
+        task = replace(task, data=replace(task.data, x_dtype="u8", x_shape=shape, y_dtype="i32"))
+        task = replace(task, data=replace(task.data, y_shape=()))
+    if tokens:
+        assert task.data.windows is not None
+        windows = replace(task.data.windows, tokens=tokens)
+        task = replace(task, data=replace(task.data, windows=windows, samples=windows.count))
+    task = replace(task, commit_every=every or task.commit_every)
+    found = {"name": name, "task": encode_task(task).hex(), "graph": f"games/{subject.file}"}
+    try:
+        return {**found, "leaf_bytes": measure_openings(task, compiled.graph)}
+    except RunError as error:
+        return {**found, "refused": error.where}
+
+
+def measure_all() -> list[Json]:
+    """Tasks in which each term of the sum counts."""
+    return [
+        measure("samples of a table", IMAGES),
+        measure("windows", LANGUAGE),
+        measure("a state root in every 2^20th step", IMAGES, every=1 << 20),
+        measure("windows of 2^40 tokens", LANGUAGE, tokens=1 << 40),
+        measure("samples of 1 MiB", IMAGES, row=1 << 20),
+        measure("samples of over 1 MiB", IMAGES, row=(1 << 20) + 1),
+    ]
 
 
 def make_id(above: bytes, tree: Tree, start: int, end: int, agreed: list[bytes]) -> Json:

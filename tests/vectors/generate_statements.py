@@ -695,6 +695,7 @@ TOKENS = {
     "token of no sample": Gather(Windows("u16", 1200, 6, 5, 1), "x", 239, 0),
     "token of a sample below zero": Gather(Windows("u16", 1200, 6, 5, 1), "y", -1, 5),
     "token beyond its window": Gather(Windows("u16", 1200, 6, 5, 1), "x", 3, 6),
+    "token of a file without a window": Gather(Windows("u16", 3, 6, 1, 1), "x", 0, 0),
 }
 BEFORE_IT = 2
 """Samples that are gathered before the one in question."""
@@ -761,6 +762,8 @@ def find_token_faults(gather: Gather, good: Map) -> list[tuple[str, Map]]:
     """What is opened of the tokens, and what is said of them, in other ways."""
     data = make_token_file(gather.windows)
     form, samples, opened = good["windows"], good["samples"], good["tokens"]
+    if not samples["size"]:
+        return [("windows", {**good, "samples": {**samples, "size": 1}})]
     chunks = compute_chunk_count(len(data))
 
     def said(**changed: object) -> Map:

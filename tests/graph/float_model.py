@@ -281,6 +281,8 @@ class FloatModel:
         if isinstance(layer, MulWeight):
             return self._mul_weight(layer, x)
         weight = self.params[layer.weight][: layer.rows]
+        if layer.by_channels:
+            return x + weight.view(-1, *(1,) * (x.ndim - 2))
         if layer.along is None:
             return x + weight
         axis, start, stop = layer.along

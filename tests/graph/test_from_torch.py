@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import prune
+from torchvision.ops import FrozenBatchNorm2d
 
 from tests.graph.test_onnx_import import run_integers
 from tests.modules import (
@@ -93,6 +94,17 @@ class Computed(nn.Module):
         return self.function(self.part(x))
 
 
+class Over(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
 class Scaled(nn.Module):
     """Layers beside each other, with scales of channels, of features, of all, and a token of its
     own before and after the others."""
@@ -101,6 +113,7 @@ class Scaled(nn.Module):
         super().__init__()
         self.wide, self.deep = nn.Conv2d(3, 2, 3, padding=1), nn.Conv2d(3, 4, 1)
         self.by_channels = nn.Parameter(torch.linspace(-1, 1, 6).view(6, 1, 1))
+        self.to_channels = nn.Parameter(torch.linspace(1, -1, 6).view(1, 6, 1, 1))
         self.by_features = nn.Parameter(torch.linspace(0.5, 1.5, 6))
         self.by_all = nn.Parameter(torch.tensor(0.75))
         self.first = nn.Parameter(torch.sin(torch.arange(6.0)).view(1, 1, 6))
@@ -109,7 +122,7 @@ class Scaled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.cat([self.wide(x), functional.silu(self.deep(x))], dim=1)
-        x = self.by_channels * x
+        x = self.by_channels * x + self.to_channels
         x = x.flatten(2).transpose(1, 2) * self.by_features * self.by_all
         batch = x.shape[0]
         tokens = self.first.expand(batch, -1, -1), x, self.last.repeat(batch, 1, 1)
@@ -167,6 +180,41 @@ class Across(nn.Module):
         """[batch, 3, 8]."""
         mixed, _ = self.attend(x[:, :3], self.keys(x), self.values(x))
         return mixed  # type: ignore[no-any-return]
+
+
+class Numbers(nn.Module):
+    """Each number of a sample is a place of features, as tables become tokens; the largest of all
+    places, and of all features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.sin(torch.arange(20.0)).view(5, 4))
+        self.shift = nn.Parameter(torch.cos(torch.arange(20.0)).view(1, 5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[..., None] * self.scale + self.shift
+        along, across = x.max(dim=1).values, x.max(-1, keepdim=True)[0]
+        return torch.cat([along, across.flatten(1), x[:, -1]], dim=1)
+
+
+class Pair(nn.Module):
+    """One layer of both halves of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x[:, 0]) - self.layer(x[:, 1])  # type: ignore[no-any-return]
+
+
+def make_detector() -> nn.Module:
+    """With norms as detection has them: buffers that nothing changes."""
+    norm = FrozenBatchNorm2d(4)
+    with torch.no_grad():
+        for number, buffer in enumerate(norm.buffers()):
+            buffer.copy_(torch.linspace(0.5, 2, 4) + number)
+    return nn.Sequential(nn.Conv2d(2, 4, 1), norm, nn.ReLU())
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -248,6 +296,12 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (4,),
     ),
+    "numbers as tokens, and the largest": (Numbers, (5,)),
+    "two parts of the input": (Pair, (2, 4)),
+    "the largest of an image's rows": (
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 1), Over(lambda x: x.max(2).values)),
+        (2, 5, 4),
+    ),
     "arguments in a tuple": (Passed, (4,)),
     "parts before the batch": (
         lambda: Computed(
@@ -286,6 +340,13 @@ def test_layers_are_made_of_operators_that_are_there(case: str) -> None:
     names = [name for name, _ in module.named_parameters()]
     assert sorted(found.model.trained) == sorted(names)
     assert_same_values(found, module, x, training=True)
+
+
+def test_norms_of_detection_are_constants() -> None:
+    x = torch.linspace(-1, 2, 72).view(4, 2, 3, 3)
+    found, module = import_seeded(make_detector, x)
+    assert found.trainable == {"0.weight", "0.bias"}
+    assert_same_values(found, module, x)
 
 
 def test_a_kind_of_tokens_that_all_places_have_is_one_row() -> None:
@@ -508,6 +569,10 @@ REFUSALS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
         lambda x: torch.clamp(x, x.new_zeros(4), x + 1),
         "bounds that are computed",
     ),
+    "largest of the batch": (lambda x: x - x.max(0, keepdim=True).values, "over the batch"),
+    "largest of all": (lambda x: x - x.max(), "the largest of all values"),
+    "largest of two": (lambda x: torch.maximum(x, -x), "is not supported"),
+    "largest of each sample": (lambda x: x.max(1).values, "one number for each sample"),
     "a power of 2": (lambda x: 2**x, "an exponent that is computed"),
     "pools over the batch": (
         lambda x: functional.max_pool2d(x[..., None].expand(-1, -1, 4), 2).flatten(1),
@@ -1123,7 +1188,7 @@ def test_a_norm_in_eval_mode_keeps_its_statistics(options: dict[str, Any]) -> No
     module = nn.Sequential(nn.Conv1d(4, 4, 1), make_used_norm(**options), nn.ReLU())
     found = import_module(module, x)
     assert_same_values(found, module, x)
-    assert any("1 is in eval mode: its running statistics" in note for note in found.notes)
+    assert any("of BatchNorm in eval mode: 1" in note for note in found.notes)
     assert found.model.statistics == frozenset()
     assert [*found.trainable] == [name for name in found.trainable if "running" not in name]
     back = compute_state_dict(found.data, found.model, found.model.params)

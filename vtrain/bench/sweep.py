@@ -212,7 +212,7 @@ class _Widths:
                 if layer.rows is not None:
                     weight[0].fix()
                     axes[-len(weight)].fix()
-                self._join_last(layer.weight, axes)
+                self._join_last(layer.weight, axes[:1] if layer.by_channels else axes)
             case Modulate():
                 self._join_last(layer.constant, axes)
             case LayerNorm() | RMSNorm():

@@ -229,6 +229,7 @@ class AddWeight:
     A position's embedding [places, features] is added to [batch, places, features] so; of a table
     with more rows the first ``rows`` are.  With ``along`` = (axis, start, stop) it is added there
     alone along that axis, of which the batch is number 0, and has the shape of that part of x.
+    With ``by_channels`` it has a number for each channel of x, all places alike.
     """
 
     name: str
@@ -236,6 +237,7 @@ class AddWeight:
     weight: str
     rows: int | None = None
     along: tuple[int, int, int] | None = None
+    by_channels: bool = False
 
 
 @dataclass(frozen=True)
@@ -459,6 +461,8 @@ Layer = (
 
 _InOrder = Transpose | MatMul | Softmax | LayerNorm | RMSNorm | Modulate | AddWeight | MulWeight
 """Layers that read and make values in ONNX's order alone."""
+_OfChannels = GroupNorm | BatchNorm | FixedNorm | MulWeight | AddWeight
+"""Layers that have numbers of channels; of the last two those ``by_channels``."""
 
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
@@ -568,7 +572,7 @@ def find_images(model: Model) -> frozenset[str]:
         touched[name] = set()
     for layer in model.layers:
         values = (*find_sources(layer), layer.name)
-        if isinstance(layer, _IN_ORDER):
+        if isinstance(layer, _IN_ORDER) or (isinstance(layer, AddWeight) and layer.by_channels):
             whole = set().union(*(groups[value] for value in values))
             groups.update(dict.fromkeys(whole, whole))
         else:
@@ -701,7 +705,7 @@ class _Emitter:
                 | LayerNorm()
                 | RMSNorm()
                 | Modulate()
-                | AddWeight()
+                | AddWeight(by_channels=False)
                 | MulWeight(by_channels=False)
             ):
                 y = self._emit_in_order(layer)
@@ -746,7 +750,7 @@ class _Emitter:
                 return self._emit_conv_transpose(layer)
             case Relu() | LeakyRelu() | Elu() | Clip() | Activation() | Shift():
                 return self._emit_nonlinear(layer)
-            case GroupNorm() | BatchNorm() | FixedNorm() | MulWeight():
+            case GroupNorm() | BatchNorm() | FixedNorm() | MulWeight() | AddWeight():
                 return self._emit_of_channels(layer)
             case MaxPool() | AveragePool():
                 return self._emit_pool(layer)
@@ -783,7 +787,6 @@ class _Emitter:
                 | Embedding()
                 | Dropout()
                 | Modulate()
-                | AddWeight()
                 | Softmax()
                 | LayerNorm()
                 | RMSNorm()
@@ -968,7 +971,8 @@ class _Emitter:
     def _emit_modulate(self, layer: Modulate) -> Ref:
         """The constant scales the columns of rows that are as long as all of it."""
         b = self._b
-        x, flat = self.take(layer.input, f"{layer.name}/nchw"), self._constant_of(layer.constant)
+        flat = self._constant_of(layer.constant)
+        x = self.take(layer.input, f"{layer.name}/nchw")
         size, shape = b.type_of(flat).size, b.type_of(x).shape
         rows = b.emit("reshape", f"{layer.name}/rows", (x,), shape=(math.prod(shape) // size, size))
         acc = b.emit("column_scale", f"{layer.name}/acc", (rows, flat))
@@ -999,13 +1003,16 @@ class _Emitter:
         size = b.type_of(weight).size
         rows = b.emit("reshape", f"{layer.name}/rows", (x,), shape=(math.prod(shape) // size, size))
         flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=(size,))
-        finest = max(b.type_of(x).exponent, MASTER_EXPONENT)
-        exponent = min(b.type_of(x).exponent + _SUM_BITS, finest)
-        wide = b.rescale(f"{layer.name}/wide", rows, exponent, dtype="i64")
-        shift = MASTER_EXPONENT - exponent
-        total = b.emit("add_bias", f"{layer.name}/sum", (wide, flat), shift=shift)
-        y = b.rescale_at_site(f"{layer.name}/out_rows", total)
+        y = self._add_to_rows(layer.name, flat, rows)
         return b.emit("reshape", f"{layer.name}/out", (y,), shape=shape)
+
+    def _add_to_rows(self, name: str, weight: Ref, rows: Ref) -> Ref:
+        b, before = self._b, self._b.type_of(rows).exponent
+        exponent = min(before + _SUM_BITS, max(before, MASTER_EXPONENT))
+        wide = b.rescale(f"{name}/wide", rows, exponent, dtype="i64")
+        shift = MASTER_EXPONENT - exponent
+        total = b.emit("add_bias", f"{name}/sum", (wide, weight), shift=shift)
+        return b.rescale_at_site(f"{name}/out_rows", total)
 
     def _surround(
         self, name: str, weight: Ref, shape: tuple[int, ...], along: tuple[int, int, int]
@@ -1137,10 +1144,13 @@ class _Emitter:
             values = b.emit("slice", f"{name}/bias", (values,), axis=0, **ends)
         return b.emit("add_bias", f"{name}/biased", (acc, values), shift=shift)
 
-    def _emit_of_channels(self, layer: GroupNorm | BatchNorm | FixedNorm | MulWeight) -> Ref:
+    def _emit_of_channels(self, layer: _OfChannels) -> Ref:
         """Rows of groups or of channels are normalised; scale and bias are of the channels."""
         if isinstance(layer, MulWeight):
             return self._emit_by_channels(layer, partial(self._scale_columns, layer))
+        if isinstance(layer, AddWeight):
+            weight = self._params[layer.weight]
+            return self._emit_by_channels(layer, partial(self._add_to_rows, layer.name, weight))
         if isinstance(layer, FixedNorm):
             return self._emit_by_channels(
                 layer, lambda rows: self._emit_affine(layer, self._normalize_fixed(layer, rows))
@@ -1150,9 +1160,7 @@ class _Emitter:
             layer, lambda rows: self._emit_affine(layer, self._normalize(layer, rows, batch))
         )
 
-    def _emit_by_channels(
-        self, layer: GroupNorm | BatchNorm | FixedNorm | MulWeight, compute: Callable[[Ref], Ref]
-    ) -> Ref:
+    def _emit_by_channels(self, layer: _OfChannels, compute: Callable[[Ref], Ref]) -> Ref:
         """What ``compute`` makes of rows [samples and places, channels], in the order of x."""
         b, name, images = self._b, layer.name, layer.input in self._images
         x = self.values[layer.input]

@@ -44,7 +44,7 @@ _INSTEAD: Final = (
     ("must be 0 to", "a table with as many rows as places, looked up by torch.arange"),
     ("first rows", "a parameter of its own for each part"),
     ("the factor must be", "a factor that is not 0"),
-    ("a constant that is added", "a tensor of the shape of the last axes, or a number"),
+    ("a constant that is added", "a tensor of the last axes, of the channels, or a number"),
     ("a parameter that multiplies", "a parameter of the last axes, of the channels, or a number"),
     (
         "is not a value that the model computes",

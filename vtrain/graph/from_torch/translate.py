@@ -31,6 +31,7 @@ IR_VERSION: Final = 10
 _REFUSED: Final = "Refused"
 """The operator of a node that stands for one that cannot be had."""
 _TO_END: Final = 2**63 - 1
+_MOST_NAMED: Final = 5
 _LINE_AXES: Final = 3
 """[batch, channels, length]."""
 _SCALES: Final = {3: ("scales",), 4: ("scales_h", "scales_w")}
@@ -46,6 +47,7 @@ _FIRST: Final = "the batch as the first axis: x.expand(batch, ...)"
 _ONE_NUMBER: Final = (
     "[batch, 1]: keepdim=True, or no squeeze(-1); targets [batch] are taken element by element"
 )
+_LARGEST: Final = "x.max(dim=1).values, of an axis other than the batch"
 _FIXED: Final = "a place that is the same whatever the size of the batch"
 _OF_SHAPES = frozenset(
     f"aten.{name}"
@@ -134,6 +136,7 @@ class _Translator:
         self._node: fx.Node = captured.output
         self._changing: dict[fx.Node, str] = {}
         self._swapped: set[fx.Node] = set()
+        self._used: list[str] = []
         self._tensors = dict(captured.module.named_parameters()) | dict(
             captured.module.named_buffers()
         )
@@ -149,6 +152,7 @@ class _Translator:
                 self._take(node)
         if self._classes_last:
             self._move_classes()
+        self._note_used()
         output = self._values.get(self._captured.output)
         graph = onnx.GraphProto(name="model")
         graph.node.extend(self._nodes)
@@ -169,6 +173,17 @@ class _Translator:
             tuple(self._problems),
             frozenset(self._refused),
         )
+
+    def _note_used(self) -> None:
+        """Say which norms keep their statistics."""
+        used = [*dict.fromkeys(path.partition("@")[0] for path in self._used)]
+        if used:
+            more = len(used) - _MOST_NAMED
+            self._captured.note(
+                "running statistics are constants, and stay, of BatchNorm in eval mode: "
+                + ", ".join(used[:_MOST_NAMED])
+                + (f" and {more} more" if more > 0 else "")
+            )
 
     def _move_classes(self) -> None:
         """The value of the output becomes its transpose."""
@@ -811,10 +826,7 @@ class _Translator:
                     f"is in eval mode, and {changing[0]} changes where it is used in training mode",
                     "one mode in all its places, or a norm for each",
                 )
-            self._captured.note(
-                f"{self._find_origin(self._node).path} is in eval mode: its running statistics are "
-                "constants, and stay as they are"
-            )
+            self._used.append(self._find_origin(self._node).path or "the module itself")
             how = {}
         self._emit("BatchNormalization", inputs, epsilon=float(a["eps"]), **how)
         self._keep_first()
@@ -987,6 +999,30 @@ class _Translator:
             dilations=None if dilation == [1, 1] else dilation,
             ceil_mode=int(a["ceil_mode"]) or None,
         )
+        self._keep_first()
+
+    def largest(self, a: _Args) -> None:
+        """The largest along an axis: a pool of all its places, of values that are channels."""
+        if "dim" not in a:
+            raise _RefusedError("takes the largest of all values, or of two", _LARGEST)
+        shape, axis = self._shape(a["self"]), self._axis(a["self"], a["dim"])
+        if axis == 0:
+            raise _RefusedError("takes the largest over the batch", _LARGEST)
+        made = list(self._node.meta["val"][0].shape)
+        if len(made) < 2:
+            raise _RefusedError(
+                "gives one number for each sample, without an axis beside the batch", _ONE_NUMBER
+            )
+        others = [other for other in range(1, len(shape)) if other != axis]
+        perm = [0, *others, axis]
+        x = self._read(a["self"])
+        if perm != sorted(perm):
+            x = self._emit_inner("Transpose", [x], "turned", perm=perm)
+        count = math.prod(int(shape[other]) for other in others)
+        places = int(shape[axis])
+        apart = self._emit_inner("Reshape", [x, self._ints(-1, count, 1, places)], "places")
+        pooled = self._emit_inner("MaxPool", [apart], "pooled", kernel_shape=[1, places])
+        self._emit("Reshape", [pooled, self._ints(-1, *(int(extent) for extent in made[1:]))])
         self._keep_first()
 
     def average_pool(self, a: _Args) -> None:
@@ -1499,6 +1535,7 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.max_pool1d_with_indices": _T.max_pool,
     "aten.max_pool2d": _T.max_pool,
     "aten.max_pool2d_with_indices": _T.max_pool,
+    "aten.max": _T.largest,
     "aten.mean": _T.mean,
     "aten.ne": _T.differ,
     "aten.native_dropout": _T.dropout,
@@ -1574,11 +1611,13 @@ _INSTEAD: Final = {
         "attention, or layers without a state of their own",
     ),
     **dict.fromkeys(
-        ("aten.max", "aten.min", "aten.amax", "aten.amin", "aten.item"),
-        "nn.MaxPool1d over places, or a number that does not depend on the input",
+        ("aten.min", "aten.amin"), "the opposite of the largest opposite: -(-x).max(dim=1).values"
     ),
+    "aten.amax": "x.max(dim=1).values, whose gradient goes to one place",
+    "aten.item": "a number that does not depend on the input",
+    "aten.argmax": "one place of all samples (x[:, -1]), or x.mean(1) or x.max(1).values of them",
     **dict.fromkeys(("aten._weight_norm", "aten._weight_norm_interface"), PLAIN_WEIGHT),
     "aten.cumsum": "make positions of torch.arange",
-    "aten.index": "slices, or an embedding by the model's input",
+    "aten.index": "slices, a place that all samples have, or an embedding by the model's input",
     "aten.einsum": "torch.matmul of operands with the same leading axes",
 }

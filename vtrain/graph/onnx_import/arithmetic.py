@@ -56,16 +56,35 @@ def _add(importer: Importer, node: Node) -> None:
 
 
 def _add_weight(importer: Importer, node: Node, value: str, weight: Weight) -> None:
-    """A trained tensor of the shape of the value's last axes."""
-    shape, dims = importer.shape_of(node, value), strip(weight.dims)
+    """A trained tensor of the shape of the value's last axes, or of its channels."""
+    dims = strip(weight.dims)
+    value = _spread(importer, node, value, dims)
+    shape = importer.shape_of(node, value)
+    fits = 1 <= len(dims) <= min(len(shape), _MOST_ADDED_AXES) and shape[-len(dims) :] == dims
+    by_channels = not fits and _is_of_channels(dims, shape)
     node.require(
-        1 <= len(dims) <= min(len(shape), _MOST_ADDED_AXES)
-        and shape[-len(dims) :] == dims
-        and not weight.transposed,
+        (fits or (by_channels and weight.rows is None)) and not weight.transposed,
         f"a constant that is added has the shape of the last axes of [batch, "
-        f"{', '.join(map(str, shape))}], not {list(weight.dims)}",
+        f"{', '.join(map(str, shape))}], or that of its channels, not {list(weight.dims)}",
     )
-    importer.emit(node, AddWeight(node.outputs[0], value, weight.name, weight.rows), shape)
+    layer = AddWeight(node.outputs[0], value, weight.name, weight.rows, by_channels=by_channels)
+    importer.emit(node, layer, shape)
+
+
+def _is_of_channels(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(dims) > 1 and dims == (shape[0], *(1,) * (len(shape) - 1))
+
+
+def _spread(importer: Importer, node: Node, value: str, dims: tuple[int, ...]) -> str:
+    """A value, copied along those of its last axes in which it has an extent of 1 and a trained
+    tensor of ``dims`` has more."""
+    shape = importer.shape_of(node, value)
+    lead = len(shape) - len(dims)
+    if lead < 0 or not all(a in (1, b) for a, b in zip(shape[lead:], dims, strict=True)):
+        return value
+    return pieces.spread_value(
+        importer, node, f"{node.outputs[0]}/value", value, (*shape[:lead], *dims)
+    )
 
 
 def _mul(importer: Importer, node: Node) -> None:
@@ -101,9 +120,10 @@ def _mul(importer: Importer, node: Node) -> None:
 
 def _mul_weight(importer: Importer, node: Node, name: str, weight: Weight) -> None:
     """A trained tensor of the shape of the value's last axes or its channels, or a number."""
-    value = importer.value(node, name)
-    shape, dims = importer.shape_of(node, value), strip(weight.dims) or (1,)
-    by_channels = len(dims) > 1 and dims == (shape[0], *(1,) * (len(shape) - 1))
+    dims = strip(weight.dims) or (1,)
+    value = _spread(importer, node, importer.value(node, name), dims)
+    shape = importer.shape_of(node, value)
+    by_channels = _is_of_channels(dims, shape)
     node.require(
         (by_channels or dims == (1,) or shape[-len(dims) :] == dims)
         and len(weight.dims) <= 1 + len(shape)

@@ -11,7 +11,9 @@ from vtrain.graph.onnx_import.node import Node
 
 def _gather(importer: Importer, node: Node) -> None:
     node.require_arity(2, 2)
-    if importer.values.get(node.inputs[0], importer.input) != importer.input and node.has("axis"):
+    value = importer.values.get(node.inputs[0])
+    is_ids = importer.takes_ids and value == importer.input
+    if value is not None and not is_ids and node.has("axis"):
         rotary.pick(importer, node)
         return
     if node.inputs[0] not in importer.weights:

@@ -127,7 +127,7 @@ def _find_uses(layer: Layer) -> list[tuple[str, str]]:
         case RMSNorm() | LayerNorm() | GroupNorm() | BatchNorm() | FixedNorm():
             uses += [] if layer.weight is None else [(layer.weight, "scale")]
         case AddWeight():
-            uses.append((layer.weight, "AddWeight"))
+            uses.append((layer.weight, "bias" if layer.by_channels else "AddWeight"))
         case MulWeight():
             uses.append((layer.weight, "scale"))
     if isinstance(layer, _BIASED) and layer.bias is not None:

@@ -31,13 +31,13 @@ def pair_values(importer: Importer, node: Node) -> tuple[str, str, tuple[int, ..
     node.require(fits, f"shapes differ without the batch: {shape} and {other}")
     whole = tuple(map(max, shape, other))
     sides = [
-        _spread_value(importer, node, f"{node.outputs[0]}/{side}", value, whole)
+        spread_value(importer, node, f"{node.outputs[0]}/{side}", value, whole)
         for side, value in (("left", left), ("right", right))
     ]
     return sides[0], sides[1], whole
 
 
-def _spread_value(
+def spread_value(
     importer: Importer, node: Node, name: str, value: str, whole: tuple[int, ...]
 ) -> str:
     """A value with copies along the axes in which it has an extent of 1 and ``whole`` more."""

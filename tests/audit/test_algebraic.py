@@ -36,6 +36,7 @@ from vtrain.audit.algebraic import (
 from vtrain.audit.pin import make_pin
 from vtrain.audit.structure import check_structure
 from vtrain.audit.traces import TraceChecker, WrongValue, choose_arithmetic
+from vtrain.bench.alone import STATUS, measure_alone
 from vtrain.commit.traces import TraceFolder
 from vtrain.dispute.refutation import compose_refutation
 from vtrain.dispute.statement import decode_ruling
@@ -204,6 +205,50 @@ def test_memory_is_that_of_a_few_tensors(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert wrong is None
     assert peak < few
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell a process's memory")
+def test_a_process_that_checks_has_no_buffers_of_steps(tmp_path: Path) -> None:
+    """Those that its engine came with make room for the check's; beside both, samples."""
+    task = make_tiny_task(
+        "wide", batch=8192, samples=8192, steps=2, commit_every=1, checkpoint_every=1
+    )
+    case = make_case(task, tmp_path, (2,))
+    session = CpuSession(task.graph, task.samples)
+    both = session.memory + session.check_memory
+    assert both > 30e6
+    peak = measure_alone(
+        "algebraic", case.run, every=1, engine="cpu", threads=1, beside=case.traces
+    )
+    assert peak is not None
+    assert peak < both
+
+
+@pytest.mark.parametrize("name", ["gpt", "cnn"])
+def test_steps_go_on_after_a_check(wide: dict[str, Case], name: str) -> None:
+    found = wide[name]
+    folder, graph = TraceFolder(found.traces), found.task.graph
+    (trace,) = folder.read_claim().traces.traces[-1:]
+    leaves = folder.read_leaves(trace)
+    vectors = [compute_vector(b"any", bytes(32), 0, 4096)]
+    checked, stepped = (CpuSession(graph, found.task.samples) for _ in range(2))
+    state = {
+        name: folder.read_chunk(leaves[ref.node], graph.type_of(ref))
+        for name, ref in graph.states().items()
+    }
+    for session in (checked, stepped):
+        session.load_state(state)
+    stepped.step()
+    kinds, digests = graph.nodes, b"".join(leaves[: len(graph.nodes)])
+    read = partial(_read_chunk, folder, leaves, kinds)
+    assert checked.check(digests, vectors, read) is None
+    for _ in range(2):
+        assert checked.step() == stepped.step()
+    assert all((checked.read_state()[key] == stepped.read_state()[key]).all() for key in state)
+
+
+def _read_chunk(folder: TraceFolder, leaves: Any, nodes: Any, index: int) -> Array:
+    return folder.read_chunk(leaves[index], nodes[index].outputs[0])
 
 
 def check(case: Case, step: int, *, folder: Path | None = None, held_bytes: int = 1 << 60,

@@ -55,6 +55,8 @@ impl Engine {
         let plan = Plan::plain(&self.program);
         let ranges = std::mem::take(&mut self.ranges);
         let counts = self.machine.saturated.clone();
+        // Whoever checks does no steps: their buffers make room for those of the check.
+        self.machine.buffers.truncate(self.program.states.len());
         self.loaded.fill(false);
         let result = self.run_plain(&plan, table, |machine, program, samples| {
             let mut walk = Walk {

@@ -131,6 +131,7 @@ pub struct Engine {
 #[derive(Debug)]
 struct Machine {
     gemm: Gemm,
+    /// Those of the fused plan; after a check of a step those of the state alone.
     buffers: Vec<Buffer>,
     /// Patches on their way to pixels.
     scratch: Buffer,
@@ -259,6 +260,9 @@ impl Engine {
     pub fn step(&mut self, table: &[u8]) -> Result<Record, EngineError> {
         self.check_ready(table)?;
         let commits = self.commits();
+        let there = self.machine.buffers.len();
+        let mut missing = allocate(&self.fused.buffers[there..])?;
+        self.machine.buffers.append(&mut missing);
         self.loaded.fill(false);
         let Self {
             reordered,

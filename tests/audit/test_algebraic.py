@@ -157,7 +157,7 @@ def test_all_steps_are_drawn_by_a_seed_that_came_after(case: Case, tmp_path: Pat
 def test_the_solver_owes_what_a_fresh_draw_picks(case: Case) -> None:
     report = verify_algebraic(
         case.run,
-        AlgebraicAudit(folder=case.traces, pin=pin_of(case.run), sample=3),
+        AlgebraicAudit(folder=case.traces, pin=pin_of(case.run), sample=5),
         random=lambda size: bytes([9]) * size,
     )
     assert report.verdict == "inconclusive"

@@ -234,7 +234,8 @@ def measure(name: str, subject: Subject, *, row: int = 0, every: int = 0, tokens
         assert task.data.windows is not None
         windows = replace(task.data.windows, tokens=tokens)
         task = replace(task, data=replace(task.data, windows=windows, samples=windows.count))
-    task = replace(task, commit_every=every or task.commit_every)
+    if every:
+        task = replace(task, steps=every, commit_every=every, checkpoint_every=every)
     found = {"name": name, "task": encode_task(task).hex(), "graph": f"games/{subject.file}"}
     try:
         return {**found, "leaf_bytes": measure_openings(task, compiled.graph)}

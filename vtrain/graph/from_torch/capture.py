@@ -39,6 +39,9 @@ _QUANTIZED: Final = (
     *("torch.nn.intrinsic.", "torch.nn.quantizable."),
 )
 """Where torch has modules that are quantized, or on the way there."""
+_DROPS_SAMPLES: Final = ("DropPath", "StochasticDepth")
+"""What classes are called that drop a branch of whole samples."""
+_DROPS_NOTHING: Final = "a rate of 0: stochastic_depth_prob=0.0, drop_path_rate=0.0"
 _FLOAT: Final = "the module of floats, as before torch.ao.quantization's prepare and convert"
 
 
@@ -168,12 +171,13 @@ def drop_named(problems: Sequence[Problem], named: Collection[str]) -> list[Prob
 def _list_named(module: nn.Module, paths: Sequence[str]) -> frozenset[str]:
     """What a problem of the whole part at each path stands for: a part of torch's own, and what
     makes the weights of any."""
+    kinds = {
+        path: parametrize.type_before_parametrizations(module.get_submodule(path)) for path in paths
+    }
     own = [
         path
-        for path in paths
-        if parametrize.type_before_parametrizations(
-            module.get_submodule(path)
-        ).__module__.startswith("torch.nn.modules")
+        for path, kind in kinds.items()
+        if kind.__module__.startswith("torch.nn.modules") or kind.__name__.endswith(_DROPS_SAMPLES)
     ]
     return frozenset((*own, *(f"{path}.parametrizations".lstrip(".") for path in paths)))
 
@@ -280,6 +284,7 @@ def _check_parts(module: nn.Module) -> list[tuple[Problem, bool]]:
     for path, part in module.named_modules():
         if any(not outer or path.startswith(f"{outer}.") for outer in scripted):
             continue
+        trains = part.training or not module.training
         if isinstance(part, torch.jit.ScriptModule):
             scripted.append(path)
             reason = "is compiled by torch.jit, behind which torch.export sees nothing"
@@ -292,7 +297,10 @@ def _check_parts(module: nn.Module) -> list[tuple[Problem, bool]]:
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
             reason = "scales rows in the forward pass, and a step changes them by their gradients"
             refuse(reason, "max_norm=None")
-        if _takes_all_batches(part) and (part.training or not module.training):
+        rate = getattr(part, "p", getattr(part, "drop_prob", 0)) or 0
+        if type(part).__name__.endswith(_DROPS_SAMPLES) and rate and trains:
+            refuse("drops whole samples, by draws of its own", _DROPS_NOTHING)
+        if _takes_all_batches(part) and trains:
             reason = "takes the mean of all batches so far (momentum=None), by a count that changes"
             refuse(reason, "momentum=0.1")
         for name, how, fix in _find_reparametrized(part):
@@ -687,12 +695,14 @@ def _choose_output(
     number = _pick(tree, "logits" if output is None else output)
     if number is not None and isinstance(names[number], str):
         return str(names[number])
+    keys = [key for key in tree if isinstance(key, str)] if isinstance(tree, Mapping) else []
+    listed = " or ".join(f'output="{key}"' for key in keys if isinstance(tree[key], int))
     problems.append(
         Problem(
             "",
             f"{len(names)} outputs",
             "a model has one, of which the loss is" if output is None else f"none is {output!r}",
-            'name it, as output="logits" or output=0',
+            f"name it: {listed or 'output=0'}",
         )
     )
     return None

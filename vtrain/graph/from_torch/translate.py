@@ -112,7 +112,8 @@ class _Translator:
     """Walks the program in order.
 
     A node is a constant (``_constants``), a value or a stored tensor (``_values``), or several
-    values (``_parts``).  Of ``_swapped`` values the first two axes stand the other way round.  What
+    values (``_parts``).  Of ``_swapped`` values the first two axes stand the other way round,
+    ``_empty`` ones have no elements, and ``_factors`` are a parameter plus a number, each.  What
     was refused is a node that stands for it, so that what follows is looked at too, or is in
     ``_lost``: what reads that is passed over.
     """
@@ -137,6 +138,8 @@ class _Translator:
         self._changing: dict[fx.Node, str] = {}
         self._swapped: set[fx.Node] = set()
         self._used: list[str] = []
+        self._factors: dict[fx.Node, tuple[fx.Node, float]] = {}
+        self._empty: set[fx.Node] = set()
         self._tensors = dict(captured.module.named_parameters()) | dict(
             captured.module.named_buffers()
         )
@@ -258,6 +261,11 @@ class _Translator:
             self._lost.add(node)
             return
         name = _name_operator(node)
+        if name not in _JOINING and any(one in self._empty for one in node.all_input_nodes):
+            if not self._is_empty(node):
+                raise _RefusedError("computes with a part of no elements", "leave that part out")
+            self._empty.add(node)
+            return
         if name not in _OF_STATISTICS and self._is_of_changing(node):
             return
         if node in self._gelus:
@@ -392,6 +400,10 @@ class _Translator:
     def _read(self, item: Any) -> str:
         """The ONNX name of an argument: a node or a number."""
         if isinstance(item, fx.Node):
+            if item in self._factors:
+                name = self._values[self._factors[item][0]].name
+                reason = f"computes with the parameter {name!r}, which would not be trained"
+                raise _RefusedError(reason, PLAIN_WEIGHT)
             value = self._values.get(item)
             if value is not None:
                 if value.stored:
@@ -457,6 +469,8 @@ class _Translator:
             self._parts[node] = self._parts[source]
         elif source in self._values:
             self._values[node] = self._values[source]
+        elif source in self._factors:
+            self._factors[node] = self._factors[source]
         else:
             self._constants[node] = self._constants[source]
 
@@ -487,6 +501,12 @@ class _Translator:
         if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor):
             return list(node.meta["val"].shape)
         raise _RefusedError("reads what is no tensor", _TENSOR)
+
+    def _is_empty(self, node: fx.Node) -> bool:
+        """Whether a value has no elements."""
+        value = node.meta.get("val")
+        extents: list[Any] = [*value.shape] if isinstance(value, torch.Tensor) else []
+        return any(isinstance(extent, int) and extent == 0 for extent in extents)
 
     def _axis(self, node: Any, axis: int) -> int:
         return axis % len(self._shape(node))
@@ -537,7 +557,16 @@ class _Translator:
         self._emit("MatMul", [self._read(left), self._read(right)])
 
     def add(self, a: _Args) -> None:
+        """A parameter plus a number is kept for the product that it is a factor of."""
+        parameter, number = a["self"], a["other"]
+        if isinstance(number, int | float) and a.get("alpha", 1) == 1 and self._trains(parameter):
+            self._factors[self._node] = (parameter, float(number))
+            return
         self._emit("Add", self._both(a))
+
+    def _trains(self, item: Any) -> bool:
+        value = self._values.get(item) if isinstance(item, fx.Node) else None
+        return value is not None and value.stored and self._tensors[value.name].requires_grad
 
     def subtract(self, a: _Args) -> None:
         self._emit("Sub", self._both(a))
@@ -558,6 +587,17 @@ class _Translator:
         return [left, right]
 
     def multiply(self, a: _Args) -> None:
+        """x (w + c) is x w + c x."""
+        for one, other in ((a["self"], a["other"]), (a["other"], a["self"])):
+            if isinstance(other, fx.Node) and other in self._factors:
+                parameter, number = self._factors[other]
+                x = self._read(one)
+                scaled = self._emit_inner("Mul", [x, self._read(parameter)], "scaled")
+                rest = x
+                if number != 1:
+                    rest = self._emit_inner("Mul", [x, self._read(number)], "rest")
+                self._emit("Add", [scaled, rest])
+                return
         self._emit("Mul", [self._read(self._float(a, key)) for key in ("self", "other")])
 
     def divide(self, a: _Args) -> None:
@@ -987,17 +1027,31 @@ class _Translator:
         )
 
     def max_pool(self, a: _Args) -> None:
+        """Windows that ``ceil_mode`` lets begin inside and end outside have padding there."""
         x, more = self._open_image(a["self"])
         kernel, dilation = (_pair(a[key], more) for key in ("kernel_size", "dilation"))
+        strides = _pair(a["stride"], more) or kernel
+        before = _pair(a["padding"], more, 0)
+        kinds = self._node.meta["val"]
+        made = kinds[0] if isinstance(kinds, tuple | list) else kinds
+        sizes, counts = (
+            [1, *shape[2:]] if more is not None else shape[2:]
+            for shape in (self._shape(a["self"]), list(made.shape))
+        )
+        ends = [
+            max((count - 1) * stride + apart * (size - 1) + 1 - extent - pad, pad)
+            for count, stride, apart, size, extent, pad in zip(
+                counts, strides, dilation, kernel, sizes, before, strict=True
+            )
+        ]
         self._emit_image(
             "MaxPool",
             [x],
             more,
             kernel_shape=kernel,
-            strides=_pair(a["stride"], more) or kernel,
-            pads=_pair(a["padding"], more, 0) * 2,
+            strides=strides,
+            pads=[*before, *ends],
             dilations=None if dilation == [1, 1] else dilation,
-            ceil_mode=int(a["ceil_mode"]) or None,
         )
         self._keep_first()
 
@@ -1183,7 +1237,10 @@ class _Translator:
 
     def concat(self, a: _Args) -> None:
         """Along the first axis after the batch, as hstack does, unless another is named."""
-        parts = a["tensors"]
+        parts = [part for part in a["tensors"] if part not in self._empty]
+        if len(parts) == 1:
+            self._alias(self._node, parts[0])
+            return
         axis = self._axis(parts[0], a.get("dim", 1))
         self._emit("Concat", [self._read(part) for part in parts], axis=axis)
 
@@ -1238,6 +1295,9 @@ class _Translator:
     def slice(self, a: _Args) -> None:
         if self._shape(a["self"]) == self._shape(self._node):
             self._alias(self._node, a["self"])
+            return
+        if self._is_empty(self._node):
+            self._empty.add(self._node)
             return
         axis = self._axis(a["self"], a["dim"])
         start, end = a["start"] or 0, _TO_END if a["end"] is None else a["end"]
@@ -1448,6 +1508,7 @@ _OF_STATISTICS = frozenset(
     )
 )
 """What reads running statistics, and may leave others in their place."""
+_JOINING: Final = ("aten.cat", "aten.concat", "aten.concatenate", "aten.hstack")
 _PLAIN: Final = {
     "aten.relu": "Relu",
     "aten.sigmoid": "Sigmoid",
@@ -1489,7 +1550,7 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
         ("aten.hardtanh", "aten.clamp", "aten.clamp_max", "aten.clamp_min", "aten.clip"), _T.clip
     ),
     **dict.fromkeys(("aten.abs", "aten.absolute"), _T.absolute),
-    **dict.fromkeys(("aten.cat", "aten.concat", "aten.concatenate", "aten.hstack"), _T.concat),
+    **dict.fromkeys(_JOINING, _T.concat),
     **dict.fromkeys(("aten.div", "aten.divide", "aten.true_divide"), _T.divide),
     **dict.fromkeys(("aten.mul", "aten.multiply"), _T.multiply),
     **dict.fromkeys(("aten.neg", "aten.negative"), _T.negate),

@@ -28,6 +28,8 @@ CASES = -m "not exhaustive"
 BENCH_ARGS ?=
 
 BIN := .venv/bin
+# Of what is installed a small part is ever imported: that is compiled then.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement
 CORE := vtrain/_core.abi3.so
 CORE_SOURCES := $(shell find rust -name target -prune -o -type f -print)
 # Not through make: cargo has no part in its jobs.
@@ -53,31 +55,31 @@ $(BIN)/python:
 
 .venv/base.stamp: requirements.lock | $(BIN)/python
 	@echo "installing what vtrain needs into .venv (a minute or so)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PIP) $<
 	touch $@
 
 .venv/dev.stamp: requirements-dev.lock | .venv/base.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PIP) $<
 	touch $@
 
 .venv/server.stamp: requirements-server.lock | .venv/base.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PIP) $<
 	touch $@
 
 .venv/zk.stamp: requirements-zk.lock | .venv/base.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PIP) $<
 	touch $@
 
 .venv/report.stamp: requirements-report.lock | .venv/base.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PIP) $<
 	touch $@
 
 .venv/store.stamp: requirements-store.lock | .venv/base.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PIP) $<
 	touch $@
 
 .venv/cuda.stamp: requirements-cuda.lock | .venv/base.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(PIP) $<
 	touch $@
 
 # An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
@@ -125,11 +127,11 @@ lint-python: .venv/dev.stamp $(CORE)
 	$(BIN)/lint-imports --no-logo
 
 test-rust: lint-rust
-	$(CARGO) test $(MANIFEST) --package vtrain-core
+	$(CARGO) test $(MANIFEST) --package vtrain-core --lib --tests
 
-# Cargo works while pip fetches; then all cores are for pytest.
+# Cargo works while pip fetches, which takes little of a core; then all cores are for pytest.
 test:
-	@$(MAKE) --jobs=2 --output-sync=target lint-python test-rust
+	@$(MAKE) --jobs=3 --output-sync=target lint-python test-rust
 	$(BIN)/python -m tests.prove.compiler
 	$(BIN)/python -m pytest $(CASES) $(PYTEST_ARGS)
 

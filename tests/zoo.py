@@ -181,7 +181,8 @@ def make_qwen2() -> nn.Module:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(**_SMALL, num_key_value_heads=2, bos_token_id=0, eos_token_id=0)
-    return Qwen2ForCausalLM(config)
+    model: nn.Module = Qwen2ForCausalLM(config)
+    return model
 
 
 def make_mistral() -> nn.Module:
@@ -191,7 +192,8 @@ def make_mistral() -> nn.Module:
     config = MistralConfig(
         **_SMALL, num_key_value_heads=2, sliding_window=4, bos_token_id=0, eos_token_id=0
     )
-    return MistralForCausalLM(config)
+    model: nn.Module = MistralForCausalLM(config)
+    return model
 
 
 def make_gpt_neox() -> nn.Module:
@@ -199,7 +201,8 @@ def make_gpt_neox() -> nn.Module:
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
     config = GPTNeoXConfig(**_SMALL | {"hidden_size": 32}, bos_token_id=0, eos_token_id=0)
-    return GPTNeoXForCausalLM(config)
+    model: nn.Module = GPTNeoXForCausalLM(config)
+    return model
 
 
 def make_bert() -> Case:

@@ -24,6 +24,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # Each process begins with a stretch of its own, so that few fixtures are made twice.
 PYTEST_ARGS ?= -n auto --dist worksteal
+# Each process has a core: threads of OpenMP that wait for work would spin on those of the others.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 CASES = -m "not exhaustive"
 BENCH_ARGS ?=
 
@@ -133,7 +135,7 @@ test-rust: lint-rust
 test:
 	@$(MAKE) --jobs=3 --output-sync=target lint-python test-rust
 	$(BIN)/python -m tests.prove.compiler
-	$(BIN)/python -m pytest $(CASES) $(PYTEST_ARGS)
+	$(PYTEST) $(CASES) $(PYTEST_ARGS)
 
 test-all: CASES =
 test-all: test

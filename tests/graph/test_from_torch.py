@@ -982,6 +982,29 @@ def test_what_ends_a_capture_is_said_with_all_that_is_known() -> None:
     assert "others may follow" in problems[1].reason
 
 
+@pytest.mark.parametrize(
+    ("example", "reason"),
+    [
+        (torch.zeros(2, 5), "mat1 and mat2 shapes cannot be multiplied"),
+        (torch.zeros(2, 4, dtype=torch.float64), "must have the same dtype"),
+    ],
+)
+def test_an_example_that_the_module_does_not_take_is_named(
+    example: torch.Tensor, reason: str
+) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    (problem,) = find_problems(module, example)
+    assert problem.path == "0"
+    assert problem.reason.startswith("raises RuntimeError for the example: ")
+    assert reason in problem.reason
+
+
+def test_a_module_without_a_forward_pass_is_named() -> None:
+    (problem,) = find_problems(nn.ModuleList([nn.Linear(4, 3)]), torch.zeros(2, 4))
+    assert 'missing the required "forward"' in problem.reason
+    assert problem.instead == "an example that the module takes: module(example)"
+
+
 def test_the_module_inside_a_wrapper_is_looked_at() -> None:
     problems = find_problems(nn.DataParallel(Odd()), torch.zeros(2, 4))
     assert problems[0].instead == "the module inside: model.module"

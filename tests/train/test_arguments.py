@@ -186,6 +186,7 @@ def test_exponents_are_held_against_the_sites_of_the_model() -> None:
     cases: list[tuple[Any, list[str], str]] = [
         ({}, ["exponents"], "is empty"),
         (7, ["exponents"], "is no dict"),
+        ({1: 2}, ["exponents"], "is no dict"),
         (sites | {"more": 3}, ["exponents"], "has more, which the model does not have"),
         (dict(list(sites.items())[1:]), ["exponents"], "lacks "),
         (dict.fromkeys(sites, 99), [f"exponents['{key}']" for key in sites], "in [-64, 64]"),

@@ -26,7 +26,12 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree as pytree
 
 from vtrain.errors import Problem, UnsupportedError
-from vtrain.graph.from_torch.compare import compare, find_hooks
+from vtrain.graph.from_torch.compare import (
+    compare,
+    find_hooks,
+    keep_attributes,
+    with_noise,
+)
 from vtrain.graph.from_torch.plain import with_plain_attention
 
 _EXAMPLES: Final = 2
@@ -85,12 +90,17 @@ class Capture:
         )
 
     def call(self, x: torch.Tensor) -> torch.Tensor:
-        """The module's own output of ``x``, in training, as its tensors are."""
+        """The module's own output of ``x``, in training, as its tensors are; UnsupportedError where
+        it cannot be called."""
         args, kwargs = pytree.tree_map(
             lambda one: x if isinstance(one, torch.Tensor) else one, self.example
         )
         with _in_training(self.module, []), _without_cache(self.module, []), torch.no_grad():
-            found: torch.Tensor = pytree.tree_leaves(self.module(*args, **kwargs))[self.number]
+            try:
+                leaves = pytree.tree_leaves(self.module(*args, **kwargs))
+            except Exception as error:
+                raise UnsupportedError([_explain_call(self.module, error)]) from error
+            found: torch.Tensor = leaves[self.number]
         # A module may switch gradients on again.
         return found.detach()
 
@@ -248,7 +258,7 @@ def _give_sizes(
         return module, []
     try:
         sized = copy.deepcopy(module)
-        with _quietly(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with _quietly(), _without_draws():
             sized(*args, **kwargs)
     except Exception:  # noqa: BLE001 - a module is anybody's code
         return module, problems
@@ -520,12 +530,29 @@ def _export(
             functional: ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:
-        ended = _find_short(args, kwargs)
+        ended = _find_short(args, kwargs) or _try_call(module, args, kwargs)
         if ended is None:
             explained = _explain(*_locate(module, error), error)
             ended = replace(explained, reason=f"{explained.reason} ({_STOPPED})")
         rest = drop_named([ended], named) or [_leave_rest(module)]
         raise UnsupportedError([*known, *rest], where="from_torch") from error
+
+
+def _try_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem | None:
+    """A problem where not even the module itself takes the example."""
+    try:
+        with keep_attributes(module), with_noise(module), _quietly(), _without_draws():
+            module(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - a module is anybody's code
+        return _explain_call(module, error)
+    return None
+
+
+def _explain_call(module: nn.Module, error: Exception) -> Problem:
+    path, what = _locate(module, error)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    reason = f"raises {type(error).__name__} for the example: {text}"
+    return Problem(path, what, reason, "an example that the module takes: module(example)")
 
 
 def _spread_arguments(
@@ -561,6 +588,13 @@ def _find_short(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem | None
         "cannot be captured: the first axis of an example is the batch, and it has no other",
         f"an example [batch, ...]: example.unsqueeze(0), of shape {[1, *shape]}",
     )
+
+
+@contextmanager
+def _without_draws() -> Iterator[None]:
+    """Without gradients, and with torch's random numbers as they were, afterwards."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        yield
 
 
 @contextmanager

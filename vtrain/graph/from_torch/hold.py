@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 import torch
 
-from vtrain.errors import Problem, VtrainError
+from vtrain.errors import Problem, UnsupportedError, VtrainError
 from vtrain.graph.builder import GraphBuilder
 from vtrain.graph.calibration import OPERAND_BITS, NodeEvaluator, calibrate
 from vtrain.graph.evaluate import Apply
@@ -69,6 +69,8 @@ def hold(
     except _OtherModelError:
         reason = "is imported as another model where its parameters have other values"
         return [Problem("", type(captured.module).__name__, reason, _REPORT)]
+    except UnsupportedError as error:
+        return list(error.problems)
     except VtrainError as error:
         captured.notes.append(f"what is trained was not held against the module: {error}")
         return []

@@ -89,7 +89,8 @@ def check_arguments(parts: Parts, given: Arguments, problems: list[Problem]) -> 
     Errors as of :func:`vtrain.train.task.list_sites`, of what is no argument's.
     """
     exponents = given.exponents
-    if exponents is not None and not isinstance(exponents, Mapping):
+    is_sites = isinstance(exponents, Mapping) and all(isinstance(key, str) for key in exponents)
+    if exponents is not None and not is_sites:
         fix = "exponents=task.spec.exponents of an earlier task"
         problems.append(Problem("exponents", _write(exponents), "is no dict of sites", fix))
         given = replace(given, exponents=None)

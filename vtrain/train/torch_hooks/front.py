@@ -85,6 +85,7 @@ def from_torch(
         batch=batch, steps=steps, epochs=epochs, stride=stride, vocabulary=vocabulary
     )
     miscounted = {problem.path for problem in problems}
+    stride = 1 if "stride" in miscounted else stride
     vocabulary = None if "vocabulary" in miscounted else vocabulary
     progress("reading the module", 0, 1)
     fast = choose_apply("auto")
@@ -96,7 +97,7 @@ def from_torch(
         takes_ids=takes_ids,
         has_classes=found_loss is None or found_loss.kind == "cross_entropy",
         ignored=None if found_loss is None else found_loss.ignored,
-        stride=1 if "stride" in miscounted else stride,
+        stride=stride,
         columns=columns,
     )
     loaded = gather(problems, lambda: load(data, test, wanted, validation))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import signal
 import subprocess
@@ -54,6 +53,7 @@ class Server:
         ]
         self._port = 0
         self.url, self.key = "", b""
+        self.is_up = threading.Event()
         self.start()
 
     def start(self) -> None:
@@ -69,8 +69,10 @@ class Server:
         url, key = self._process.stdout.readline().decode().split()
         self.url, self.key = url, bytes.fromhex(key)
         self._port = int(url.rpartition(":")[2])
+        self.is_up.set()
 
     def kill(self) -> None:
+        self.is_up.clear()
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         if self._process.stdout is not None:
@@ -88,7 +90,7 @@ class Traffic:
 
     def _run(self) -> None:
         try:
-            client = DisputeClient(self._server.url, self._server.key, pause=lambda _: None)
+            client = DisputeClient(self._server.url, self._server.key, pause=self._wait)
             followers = [self._again(Follower, client, compute_game_id(g)) for g in self._genesis]
             while not all(follower.verdict for follower in followers):
                 for follower in followers:
@@ -109,15 +111,18 @@ class Traffic:
                 return
             assert self.receipts.setdefault(structs.encode(signed), receipt) == receipt
 
-    @staticmethod
-    def _again(function: Callable[..., T], *arguments: Any) -> T:
+    def _wait(self, _: float = 0) -> None:
+        """Until the server is started again, if it is down: not at all where it lives."""
+        self._server.is_up.wait(DEADLINE)
+
+    def _again(self, function: Callable[..., T], *arguments: Any) -> T:
         until = time.monotonic() + DEADLINE
         while True:
             try:
                 return function(*arguments)
             except BusyError:
                 assert time.monotonic() < until, "the service stays away"
-                os.sched_yield()
+                self._wait()
 
 
 @pytest.fixture

@@ -174,11 +174,11 @@ STORE_TEXT: Final = """## Runs in a store
 
 RUN is the URL of a store ([publishing.md](publishing.md)), which may be empty: there is no bad
 usage about what lies in it, and no run is unfinished. The path of a folder is never a store: one
-that has folders named `chunks` and `states`, and nothing under `manifest.json` and `checkpoints`,
-is bad usage. So is `--mode proof` of a store, of circuits of any kind: no proof is published. A
-file for `--claim`, `--token`, `--authority` or `--trace-claim` is the run's own, and bad usage, by
-the words above with the folder that a `file://` URL names in the place of RUN; of any other store
-no file is. The checks are the same, with these differences:
+that has folders (or links to some) named `chunks` and `states`, and nothing under `manifest.json`
+and `checkpoints`, is bad usage. So is `--mode proof` of a store, of circuits of any kind: no proof
+is published. A file for `--claim`, `--token`, `--authority` or `--trace-claim` is the run's own,
+and bad usage, by the words above with the folder that a `file://` URL names in the place of RUN; of
+any other store no file is. The checks are the same, with these differences:
 
 - Condition 4 of `claim` goes by the first case of "A kept claim" alone: while it is made no log is
   asked for, so the other two prove nothing.

@@ -560,6 +560,9 @@ def logit_grad_cases() -> Iterator[Case]:
     yield Case("halves", {}, *inputs)
     inputs = (a("i32", [[0, 0]]), 16), (a("i64", [0]), 16), a("u8", [1])
     yield Case("a sum of zero counts as one", {}, *inputs)
+    # Shares of 4, and of 4 less 1 at the label, which alone is within 32 bits.
+    inputs = (a("i32", [[4, 4, 3]]), 16), (a("i64", [1]), 16), a("u8", [1])
+    yield Case("more than the sum", {}, *inputs)
     many = np.full((1, 3000), 65536, np.int32)
     inputs = (many, 16), (many.sum(axis=1, dtype=np.int64), 16), a("i64", [2999])
     yield Case("many classes", {}, *inputs)

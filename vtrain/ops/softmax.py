@@ -241,7 +241,8 @@ def _logit_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     Requires: e and sum have one exponent; e.lo and sum.lo are at least 0; in a legal graph sum is
         the ``row_sum`` of e, so that 0 <= e <= S.
     Outside: a label below 0 counts as 0, one of classes or more as classes - 1.  Where e is more
-        than S or negative (a disputed input may be), the low 32 bits, as two's complement.
+        than S or negative (a disputed input may be), the low 32 bits, as two's complement, of the
+        whole element: at the label after 2^29 is taken away.
     """
     require_keys(attrs)
     require_inputs(inputs, "i32", "i64", "int")

@@ -198,7 +198,6 @@ KINDS = {
     "gpt": "the GPT alone",
     "square": "square products alone",
     "proofs": "proofs alone",
-    "layers": "the layers alone",
     "resnet": "ResNet-18 alone",
     "resnet-avx2": "ResNet-18 alone, held to AVX2",
 }

@@ -493,7 +493,8 @@ def _logit_grad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     def entry(n: int, i: int) -> int:
         divisor = max(total[n], 1)
         share = math.floor(Fraction(int(e[n, i]) * 2**29 + int(divisor) // 2, int(divisor)))
-        return share - 2**29 * (i == _nearest_class(labels[n], classes))
+        whole = share - 2**29 * (i == _nearest_class(labels[n], classes))
+        return (whole + 2**31) % 2**32 - 2**31
 
     return make(e.shape, entry)
 

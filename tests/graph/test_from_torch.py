@@ -1286,6 +1286,46 @@ def test_a_norm_in_eval_mode_keeps_its_statistics(options: dict[str, Any]) -> No
             assert np.array_equal(back[name], value.numpy()), name
 
 
+def test_statistics_of_a_norm_may_have_means_of_many_deviations() -> None:
+    norm = nn.BatchNorm1d(4, affine=False).eval()
+    with torch.no_grad():
+        norm.running_mean.copy_(torch.tensor([10, -10, 0, 1]))  # type: ignore[union-attr]
+        norm.running_var.copy_(torch.tensor([1e-3, 1, 1, 4]))  # type: ignore[union-attr]
+    module, x = nn.Sequential(nn.Linear(4, 4), norm), torch.zeros(2, 4)
+    model = import_module(module, x).model
+    layer = model.layers[-1]
+    assert isinstance(layer, FixedNorm)
+    power, offset, rest = (
+        np.ldexp(model.params[name].astype(np.float64), -24)
+        for name in (layer.power, layer.offset, layer.rest)
+    )
+    given = torch.tensor([[10.1, -9, 0.5, 3]], dtype=torch.float64)
+    found = (given.numpy() * power + offset) * 2.0**layer.lift * rest
+    assert np.allclose(found, norm.double()(given).numpy(), rtol=1e-5, atol=1e-5)
+
+    norm.float().eps = 1e-9
+    with torch.no_grad():
+        norm.running_mean.fill_(100)  # type: ignore[union-attr]
+        norm.running_var.fill_(0)  # type: ignore[union-attr]
+    (problem,) = find_problems(module, x)
+    assert problem.reason.startswith("running statistics must have means below 32768 deviations")
+    assert "running_var" in problem.instead
+
+
+def test_a_norm_in_training_in_several_places_is_refused_as_that() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(torch.tanh(self.norm(self.first(x))))  # type: ignore[no-any-return]
+
+    (problem,) = find_problems(Shared(), torch.linspace(-3, 5, 12).sin().view(3, 4))
+    assert problem.path == "norm"
+    assert problem.reason.startswith("is used in training mode in several places")
+
+
 def test_constants_of_a_norm_keep_their_bits_whatever_the_variances() -> None:
     norm = nn.BatchNorm1d(6, affine=False).eval()
     with torch.no_grad():
@@ -1420,6 +1460,43 @@ def test_a_parameter_plus_a_number_is_a_factor_alone() -> None:
 
     (problem,) = find_problems(Added(), torch.ones(2, 4))
     assert "computes with the parameter 'shift'" in problem.reason
+
+
+class Shifted(nn.Module):
+    """What layers of torch call a rate of dropout is a parameter here."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.layer, self.name = nn.Linear(4, 3), name
+        self.register_parameter(name, nn.Parameter(torch.linspace(-1, 1, 3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.get_parameter(self.name)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["p", "drop_prob"])
+def test_a_parameter_may_have_the_name_of_a_rate(name: str) -> None:
+    x = torch.linspace(-3, 5, 12).sin().view(3, 4)
+    module = Shifted(name)
+    found = import_module(module, x)
+    assert name in found.trainable
+    assert_same_values(found, module, x)
+
+
+def test_what_is_computed_of_a_parameter_is_told_its_shape_in_use() -> None:
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Conv2d(2, 4, 1), nn.Parameter(torch.ones(4))
+            self.both = nn.Parameter(torch.ones(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x) * self.scale.view(4, 1, 1)
+            return y * self.both + self.both  # type: ignore[no-any-return]
+
+    viewed, both = find_problems(Viewed(), torch.ones(2, 2, 3, 5))
+    assert "[channels, 1, 1]" in viewed.instead
+    assert (both.path, both.instead) == ("both", "a parameter of its own for each use")
 
 
 def test_modules_without_values_or_on_a_device() -> None:

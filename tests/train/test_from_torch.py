@@ -1083,3 +1083,14 @@ def test_a_file_in_place_of_a_run_is_named(tmp_path: Path) -> None:
 def test_dir_has_what_the_package_offers() -> None:
     assert set(vtrain.__all__) <= set(dir(vtrain))
     assert not {"Any", "Path", "TYPE_CHECKING", "ModuleType"} & set(dir(vtrain))
+
+
+def test_a_module_whose_training_diverges_is_told_so() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 40), nn.Linear(40, 40), nn.Linear(40, 3))
+    optimizer = optim.SGD(module.parameters(), lr=0.9)
+    data = (make_rows() * 9, make_rows(3))
+    with pytest.raises(UnsupportedError, match="lower learning rate") as caught:
+        make_task(module, data[0][:2], data, "mse", optimizer, steps=20, calibration_steps=20)
+    (problem,) = caught.value.problems
+    assert problem.path == "loss"

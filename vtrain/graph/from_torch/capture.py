@@ -307,8 +307,7 @@ def _check_parts(module: nn.Module) -> list[tuple[Problem, bool]]:
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
             reason = "scales rows in the forward pass, and a step changes them by their gradients"
             refuse(reason, "max_norm=None")
-        rate = getattr(part, "p", getattr(part, "drop_prob", 0)) or 0
-        if type(part).__name__.endswith(_DROPS_SAMPLES) and rate and trains:
+        if trains and _drops_samples(part):
             refuse("drops whole samples, by draws of its own", _DROPS_NOTHING)
         if _takes_all_batches(part) and trains:
             reason = "takes the mean of all batches so far (momentum=None), by a count that changes"
@@ -318,6 +317,13 @@ def _check_parts(module: nn.Module) -> list[tuple[Problem, bool]]:
             kind = parametrize.type_before_parametrizations(part).__name__
             refuse(reason, fix, f"{kind}, {name}")
     return found
+
+
+def _drops_samples(part: nn.Module) -> bool:
+    """Of such a class alone: elsewhere ``p`` may be anything, a parameter too."""
+    if not type(part).__name__.endswith(_DROPS_SAMPLES):
+        return False
+    return bool(getattr(part, "p", getattr(part, "drop_prob", 0)))
 
 
 def _takes_all_batches(part: nn.Module) -> bool:
@@ -355,6 +361,11 @@ def _name_remedy(name: str) -> str:
 
 
 PLAIN_WEIGHT: Final = _name_remedy("weight")
+UNCHANGED: Final = (
+    "a parameter of the shape that it has in use ([channels, 1, 1], no view of it), to which at "
+    f"most a number is added as a factor, x * (1 + weight); of one that is computed, {PLAIN_WEIGHT}"
+)
+"""What would do in place of something that is computed of a parameter."""
 
 
 def _check_tensors(module: nn.Module) -> list[Problem]:

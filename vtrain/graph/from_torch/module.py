@@ -15,7 +15,7 @@ from torch import nn
 
 from vtrain.errors import ModelError, Problem, UnsupportedError, VtrainError
 from vtrain.graph.evaluate import Apply, apply_node
-from vtrain.graph.from_torch.capture import PLAIN_WEIGHT, capture, drop_named, list_tensors
+from vtrain.graph.from_torch.capture import UNCHANGED, capture, drop_named, list_tensors
 from vtrain.graph.from_torch.constants import store
 from vtrain.graph.from_torch.hold import hold
 from vtrain.graph.from_torch.translate import (
@@ -54,7 +54,9 @@ _INSTEAD: Final = (
     ("momentum must be", "a momentum above 0, and at most 1"),
     ("ratio must be", "a p of 0, or from 2^-16 to 1 - 2^-14"),
     ("or one of floats", "a buffer of floats: mask.float()"),
-    ("computes with the parameter", PLAIN_WEIGHT),
+    ("computes with the parameter", UNCHANGED),
+    ("running statistics must", "a larger eps, or running_var.clamp_(min=1e-4)"),
+    ("used in two ways", "a parameter of its own for each use"),
     ("computed from the model's input", "a parameter that is read as it is stored"),
     ("must be a constant", "a division by a number, or nn.RMSNorm for one by a size"),
     ("ceil_mode", "ceil_mode=False, and padding"),
@@ -238,7 +240,7 @@ def _place(error: ModelError, origins: Mapping[str, Origin]) -> Problem:
         if "does not fit" in error.message or "finite" in error.message:
             fix = "clamp or rescale it: weights are numbers below 128 in magnitude"
             return Problem(stored[1], what, error.message, fix)
-        return Problem(stored[1], what, error.message, _PLAIN)
+        return Problem(stored[1], what, error.message, _PLAIN if fix == OTHERS else fix)
     return Problem("", error.where, error.message, fix)
 
 

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import fx
 
 from vtrain.errors import Problem
-from vtrain.graph.from_torch.capture import PLAIN_WEIGHT, Capture
+from vtrain.graph.from_torch.capture import PLAIN_WEIGHT, UNCHANGED, Capture
 from vtrain.graph.from_torch.constants import BATCHES, Constant, compute, evaluate_extent
 from vtrain.graph.from_torch.patterns import find_gelus
 from vtrain.graph.onnx_file import ROW_KEY
@@ -327,6 +327,11 @@ class _Translator:
             self._compute(node)
         elif isinstance(number, int) and number < len(self._parts[source]):
             self._values[node] = self._parts[source][number]
+        elif "batch_norm" in _name_operator(source):
+            raise _RefusedError(
+                "is used in training mode in several places, and its running statistics are of one",
+                "a norm for each place",
+            )
         else:
             raise _RefusedError(
                 "reads a second result, which cannot be had",
@@ -403,7 +408,7 @@ class _Translator:
             if item in self._factors:
                 name = self._values[self._factors[item][0]].name
                 reason = f"computes with the parameter {name!r}, which would not be trained"
-                raise _RefusedError(reason, PLAIN_WEIGHT)
+                raise _RefusedError(reason, UNCHANGED)
             value = self._values.get(item)
             if value is not None:
                 if value.stored:
@@ -1675,6 +1680,10 @@ _INSTEAD: Final = {
         ("aten.min", "aten.amin"), "the opposite of the largest opposite: -(-x).max(dim=1).values"
     ),
     "aten.amax": "x.max(dim=1).values, whose gradient goes to one place",
+    "aten.maximum": "a + torch.relu(b - a), whose gradient of equals goes to a",
+    "aten.minimum": "a - torch.relu(a - b), whose gradient of equals goes to a",
+    **dict.fromkeys(("aten.topk", "aten.sort"), "the largest alone: x.max(dim=1).values"),
+    **dict.fromkeys(("aten.roll", "aten.flip"), "torch.cat of slices, as x[:, -1:] and x[:, :-1]"),
     "aten.item": "a number that does not depend on the input",
     "aten.argmax": "one place of all samples (x[:, -1]), or x.mean(1) or x.max(1).values of them",
     **dict.fromkeys(("aten._weight_norm", "aten._weight_norm_interface"), PLAIN_WEIGHT),

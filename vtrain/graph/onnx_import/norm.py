@@ -218,8 +218,13 @@ def _fixed_normalization(importer: Importer, node: Node) -> None:
     factor = 1 / np.sqrt(variance + epsilon)
     power = np.ldexp(1.0, np.frexp(factor)[1] - 1)
     power = np.maximum(power, power.max() * 2.0**-_POWERS)
-    lift = max(int(np.frexp(power.max())[1]) - _MOST_POWER, 0)
-    node.require(lift <= _MOST_LIFT, f"a variance is {variance.min()}, too small")
+    most = float(np.maximum(power, np.abs(mean * power)).max())
+    lift = max(int(np.frexp(most)[1]) - _MOST_POWER, 0)
+    node.require(
+        lift <= _MOST_LIFT,
+        f"running statistics must have means below {1 << _MOST_POWER + _MOST_LIFT} deviations, "
+        f"and deviations above 1 / {1 << _MOST_POWER + _MOST_LIFT}: one is {most:.3g}",
+    )
     power, made = np.ldexp(power, -lift), node.outputs[0]
     names = [
         tables.make_constant(importer, node, f"{made}/{what}", values)

@@ -22,6 +22,7 @@ from vtrain.errors import (
     GraphError,
     ModelError,
     Problem,
+    RangeError,
     TaskError,
     VtrainError,
     gather,
@@ -57,6 +58,7 @@ _ARGUMENTS: Final = ("task", "model", "format")
 _OF_ARGUMENTS: Final = ("clip_norm", "vocabulary", "stride")
 """And keys of other tables."""
 _OF_IDS: Final = ("end_of_text", "padding")
+_SMALLER: Final = "a lower learning rate, if the first steps diverge, or smaller targets"
 _REST: Final = Problem("", "the rest", "was not looked at", "mend what stands above, and try again")
 _LONGEST: Final = 100
 """Characters of an argument that are shown."""
@@ -154,6 +156,9 @@ def place_error(error: VtrainError, parts: Parts, given: Arguments) -> Problem |
     is not known."""
     if isinstance(error, TaskError):
         return place_fault(error, parts, given)
+    if isinstance(error, RangeError) and error.where.startswith("node loss ("):
+        reason = f"{error.message}, by the values that the first steps came to"
+        return Problem("loss", "" if parts.loss is None else parts.loss.kind, reason, _SMALLER)
     if error.where == "model" and isinstance(error, ModelError):
         named = [key for key in _OF_IDS if getattr(given.settings, key) is not None]
         message = say_of_arguments(error.message)

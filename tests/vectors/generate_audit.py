@@ -3171,6 +3171,17 @@ def thirteenth_cases() -> Iterator[Case]:
         run,
         extra=extra,
     )
+    run, extra = make_committed_run(hiding=None)
+    every = list_keys(run, range(1, run.spec.steps + 1))
+    false = HidingKey("state", 0, b"k" * 32)
+    told = sorted([*every.keys, false], key=lambda key: (key.kind, key.index))
+    yield case(
+        "honest-kzg-disclosed-zero",
+        "the auditor has the keys of all steps, and a false one of the initial state",
+        run,
+        arguments=("--all", "--srs", "srs.bin", "--hiding", "keys.cbor"),
+        extra={**extra, "keys.cbor": structs.encode(replace(every, keys=tuple(told)))},
+    )
 
 
 def flip_proof(bundle: ProofBundle) -> bytes:

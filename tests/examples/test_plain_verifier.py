@@ -762,12 +762,11 @@ def test_genesis_of_windows():
 def test_longest_openings(case):
     graph = v.read(v.check_graph, unhex(load(case["graph"])["graph"]), "graph")
     task = v.decode(unhex(case["task"]))
-    if "refused" not in case:
+    if case["leaf_bytes"] is not None:
         assert v.longest_opening(task, graph) == case["leaf_bytes"]
         return
-    with pytest.raises(v.Refused) as caught:
+    with pytest.raises(v.Refused):
         v.longest_opening(task, graph)
-    assert caught.value.where == case["refused"]
 
 
 @pytest.mark.parametrize("case", named(DISPUTE["groups"], "round"))

@@ -5584,6 +5584,7 @@ class Game:
         self.round += 1
         self.past_groups += self.groups
         self.groups = []
+        self.waiting.clear()
         if len(roots) <= 1:
             self.over = True
             self.ended = self.now

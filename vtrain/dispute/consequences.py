@@ -179,9 +179,10 @@ class Work:
     def _start_round(self, roots: Sequence[bytes]) -> None:
         """Cut the claims that stand into groups, all of which play; or the end, if there is one."""
         self.round += 1
+        # Sub-claims of one side may be rivals still, whose side has no rival left.
+        self.agenda, self.asked = None, Map()
         if len(roots) <= 1:
             self.ends = self.now
-            self.agenda, self.asked = None, Map()
             return
         count = -(-len(roots) // self.genesis.group)
         groups = [list(roots[i::count]) for i in range(count)]

@@ -314,13 +314,14 @@ __device__ inline TilePlace place_tile(u32 index, u32 row_tiles, u32 column_tile
     return {group * 8 + within % height, within / height};
 }
 
-// Parameters of every product.  ``batch_a`` and ``batch_b`` are 1 where a batch has matrices of its
-// own, 0 where all take the same; a block adds ``split`` inner tiles.  Grid: x tiles (or fewer
-// blocks, for kernels that take more than one tile each), y parts of the inner axis, z matrices.
+// Parameters of every product of ``batch`` matrices.  ``batch_a`` and ``batch_b`` are 1 where each has
+// one of its own, 0 where all take the same; a block adds ``split`` inner tiles.  Grid: x tiles, y
+// parts of the inner axis, z matrices; for kernels that take more than one tile each, x blocks, to
+// which the tiles of all matrices go in turn.
 #define PRODUCT_PARAMETERS                                                                         \
-    const u8 *a, const u8 *b, i64 m, i64 n, i64 inner, i64 split, i64 batch_a, i64 batch_b,        \
-        i64 flags, i64 *sums, void *out, i64 out_dtype, const i32 *bias, i64 bias_shift,           \
-        i64 multiplier, i64 shift, u64 *saturated
+    const u8 *a, const u8 *b, i64 m, i64 n, i64 inner, i64 split, i64 batch, i64 batch_a,          \
+        i64 batch_b, i64 flags, i64 *sums, void *out, i64 out_dtype, const i32 *bias,              \
+        i64 bias_shift, i64 multiplier, i64 shift, u64 *saturated
 
 // Tiles of one matrix of the results.
 template <int COLUMNS>
@@ -337,26 +338,26 @@ struct Work {
 };
 
 template <int PLANES_A, int PLANES_B, int COLUMNS>
-__device__ inline Work find_work(u32 tile, PRODUCT_PARAMETERS) {
+__device__ inline Work find_work(u32 tile, u32 matrix, PRODUCT_PARAMETERS) {
     const i64 row_tiles = (m + TILE - 1) / TILE, column_tiles = (n + COLUMNS - 1) / COLUMNS;
     const TilePlace place = place_tile(tile, (u32)row_tiles, (u32)column_tiles);
     constexpr i64 TALL = COLUMNS > TILE ? COLUMNS / TILE : 1;  // B is padded to whole blocks
     const i64 tiles_b = (n + TALL * TILE - 1) / (TALL * TILE) * TALL;
     const i64 inner_tiles = (inner + TILE - 1) / TILE;
-    const i64 batch = blockIdx.z, first = blockIdx.y * split;
+    const i64 first = blockIdx.y * split;
     const i64 end = first + split < inner_tiles ? first + split : inner_tiles;
     const i64 width = out_dtype == I16 ? 2 : out_dtype == I32 ? 4 : 8;
-    return {a + batch * batch_a * row_tiles * inner_tiles * (PLANES_A * PLANE_BYTES),
-            b + batch * batch_b * tiles_b * inner_tiles * (PLANES_B * PLANE_BYTES),
+    return {a + matrix * batch_a * row_tiles * inner_tiles * (PLANES_A * PLANE_BYTES),
+            b + matrix * batch_b * tiles_b * inner_tiles * (PLANES_B * PLANE_BYTES),
             inner_tiles,
             place.row_tile,
             place.column_tile,
             first,
             end,
             (end < inner_tiles ? end * TILE : inner) - first * TILE,
-            {m, n, flags, sums + batch * m * n, (u8*)out + batch * m * n * width, out_dtype, bias,
+            {m, n, flags, sums + matrix * m * n, (u8*)out + matrix * m * n * width, out_dtype, bias,
              bias_shift, multiplier, shift, saturated}};
 }
 #define PRODUCT_ARGUMENTS                                                              \
-    a, b, m, n, inner, split, batch_a, batch_b, flags, sums, out, out_dtype, bias,     \
-        bias_shift, multiplier, shift, saturated
+    a, b, m, n, inner, split, batch, batch_a, batch_b, flags, sums, out, out_dtype,    \
+        bias, bias_shift, multiplier, shift, saturated

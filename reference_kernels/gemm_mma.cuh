@@ -38,7 +38,8 @@ __device__ inline void multiply_mma(PRODUCT_PARAMETERS) {
     SHARED_BYTES(shared);
     constexpr int SUMS = PLANES_A + PLANES_B - 1;
     constexpr u32 STAGE_BYTES = (PLANES_A + PLANES_B) * STEP_PLANE_BYTES;
-    const Work work = find_work<PLANES_A, PLANES_B, 128>(blockIdx.x, PRODUCT_ARGUMENTS);
+    const Work work =
+        find_work<PLANES_A, PLANES_B, 128>(blockIdx.x, blockIdx.z, PRODUCT_ARGUMENTS);
     const u8* const tiles_a =
         work.a + work.row_tile * work.inner_tiles * (PLANES_A * PLANE_BYTES);
     const u8* const tiles_b =

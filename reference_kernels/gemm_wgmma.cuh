@@ -1,10 +1,11 @@
 // The product on Hopper (sm_90a): wgmma out of shared memory, filled by bulk copies.
 //
-// A block of three warpgroups computes 128 x COLUMNS outputs at a time, tile after tile: there are as
-// many blocks as multiprocessors.  One thread of the first warpgroup copies packed tiles, which lie
-// in memory as wgmma reads them, into a ring of stages, those of the next tile while the outputs of
-// the last one leave; each of the other two warpgroups multiplies 64 rows with all columns.  An
-// mbarrier a stage says that its bytes are there, another that both have done with them.
+// A block of three warpgroups computes 128 x COLUMNS outputs at a time, tile after tile of all
+// matrices: there are as many blocks as multiprocessors.  One thread of the first warpgroup copies
+// packed tiles, which lie in memory as wgmma reads them, into a ring of stages, those of the next
+// tile while the outputs of the last one leave; each of the other two warpgroups multiplies 64 rows
+// with all columns.  An mbarrier a stage says that its bytes are there, another that both have done
+// with them.
 //
 // What that takes of an H200, counted, and what is predicted of its speed: docs/cuda.md, "Counted".
 // Where the figures fall short, first suspects: the epilogue (tiles of its own for each warpgroup,
@@ -281,7 +282,11 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
     constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES, STAGES = STAGES_BYTES / STAGE_BYTES;
     static_assert(COLUMNS <= TILE || PLANES_B == 1, "planes of tall tiles would not be neighbours");
     static_assert(SUMS * COLUMNS / 2 <= 192, "sums fit the registers");
-    const u32 tiles = count_tiles<COLUMNS>(m, n);
+    const u32 own_tiles = count_tiles<COLUMNS>(m, n), tiles = own_tiles * (u32)batch;
+    const auto find = [&](u32 tile) {
+        return find_work<PLANES_A, PLANES_B, COLUMNS>(tile % own_tiles, tile / own_tiles,
+                                                      PRODUCT_ARGUMENTS);
+    };
 
     // Stages begin at a multiple of 1024 in the window; the barriers follow them.
     const u32 base = (shared_address(shared) + 1023) & ~1023u;
@@ -306,8 +311,7 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
             u32 done = 0, rounds = 0;
 #pragma unroll 1
             for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x, rounds++) {
-                const Work work =
-                    find_work<PLANES_A, PLANES_B, COLUMNS>(tile, PRODUCT_ARGUMENTS);
+                const Work work = find(tile);
                 const i32 steps = (i32)((work.terms + TILE - 1) / TILE);
                 if (rounds > 0 && work.epilogue.choose_way(work.terms) == BY_SLAB)
                     mbarrier_wait(drained, (rounds - 1) & 1);
@@ -360,8 +364,7 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
 #pragma unroll 1
         for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x)
             multiply_tile<PLANES_A, PLANES_B, A_SIGNED, B_SIGNED, COLUMNS, STAGES>(
-                find_work<PLANES_A, PLANES_B, COLUMNS>(tile, PRODUCT_ARGUMENTS), base, shared,
-                done);
+                find(tile), base, shared, done);
     }
 }
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tests.engines.operator_cases import DTYPE_NAMES, Case
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
+from vtrain.engines.cuda.gemm import MULTIPLYING
 from vtrain.engines.cuda.launch import (
     DTYPE_CODES,
     Arg,
@@ -24,11 +25,19 @@ from vtrain.engines.cuda.launch import (
     Scratch,
 )
 from vtrain.engines.cuda.lowering import lower
+from vtrain.engines.cuda.plan import Planned
 from vtrain.engines.cuda.stored import StoredPart
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import Node, Ref, TensorType
 
 Array = npt.NDArray[Any]
+
+
+def count_matrices(launch: Launch | Planned) -> int:
+    """Of a launch of products, or of what packs their operands."""
+    matrices = launch.args[-12] if launch.kernel.startswith(MULTIPLYING) else launch.grid[2]
+    assert isinstance(matrices, int)
+    return matrices
 
 
 @dataclass(frozen=True)

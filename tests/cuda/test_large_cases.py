@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.cuda.host_device import KERNELS, MOST_THREADS, HostDevice, HostDeviceError
+from tests.cuda.single import count_matrices
 from tests.cuda.test_odd_graphs import make_step_of
 from tests.cuda.test_selfcheck import list_forms, make_form, make_gradient
 from tests.engines.compare import open_law
@@ -105,7 +106,7 @@ def find_product(case: Case) -> Planned:
 
 def find_extents(launch: Planned) -> tuple[int, int, int]:
     """m, n, inner of a product."""
-    m, n, inner = launch.args[-15], launch.args[-14], launch.args[-13]
+    m, n, inner = launch.args[-16], launch.args[-15], launch.args[-14]
     assert isinstance(m, int)
     assert isinstance(n, int)
     assert isinstance(inner, int)
@@ -151,7 +152,7 @@ def test_products_are_tried_beyond_every_size_that_kernels_tell_apart(
         products = [find_product(case) for case in cases]
         assert {product.kernel for product in products} == {choice.kernel}
         stack = dense_cases.LARGE_STACK[0] if form.batch > 1 else 1
-        assert {product.grid[2] for product in products} == {stack}
+        assert {count_matrices(product) for product in products} == {stack}
         kernels.add(choice.kernel)
         extents = [find_extents(product) for product in products]
         for m, n, inner in (extents[AREA], extents[DEEP]):
@@ -166,7 +167,7 @@ def test_products_are_tried_beyond_every_size_that_kernels_tell_apart(
             columns = 64 if choice.kernel.endswith("_narrow") else columns
             rows, others = (n, m) if choice.is_turned else (m, n)
             tiles = -(-rows // gemm.TILE) * -(-others // columns)
-            # Several blocks that take several tiles each, or a block a tile.
+            # Several blocks that take several tiles each, of all matrices, or a block a tile.
             blocks = 8 if "wgmma" in choice.kernel else tiles
             assert tiles > 8 * 4
             assert products[AREA].grid[0] == blocks

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.cuda.host_device import HostDevice
+from tests.cuda.single import count_matrices
 from tests.engines.steps import Step, make_step
 from vtrain.engines.cuda import dense, dense_cases, fuse, gemm, kernels, lowering, sources
 from vtrain.engines.cuda.device import Call, DeviceInfo
@@ -194,7 +195,7 @@ class Forgetful(Wide):
     """Its products take every output for the first of its sum, where several blocks add."""
 
     def launch(self, call: Call) -> None:
-        adds, flags = 2, 8
+        adds, flags = 2, FLAGS
         if call.kernel.startswith("matmul_mma") and call.grid[1] > 1:
             slot = call.slots[flags]
             assert isinstance(slot, int)
@@ -377,7 +378,7 @@ def test_devices_are_told_apart(verdicts: Path, tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-STORES, NARROWS, FLAGS = 1, 4, 8
+STORES, NARROWS, FLAGS = 1, 4, 9
 """Of a product: two flags, and the argument that has them."""
 
 
@@ -426,7 +427,7 @@ def test_a_use_of_a_kernel_is_tried_though_another_passed(
 ) -> None:
     """A plain product is checked and remembered; the same kernel narrows wrongly in a session."""
     make_small(monkeypatch)
-    device, output = Choosy(narrows, 10), "matmul_mma_i16_i16"
+    device, output = Choosy(narrows, 11), "matmul_mma_i16_i16"
     chosen = Kernels(device, folder=tmp_path, least_products=0)
     assert output in {launch.kernel for launch in serve_product(chosen, 5, 9, 6)}
     step = make_step("mlp", batch=4)
@@ -461,7 +462,7 @@ def goes_round(call: Call) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("meant", "output"), [(stores_whole_packs, 9), (loads_whole_packs, 8), (goes_round, 9)]
+    ("meant", "output"), [(stores_whole_packs, 10), (loads_whole_packs, 8), (goes_round, 10)]
 )
 def test_products_are_tried_in_whole_packs_and_tiles(
     meant: Callable[[Call], bool], output: int
@@ -984,7 +985,7 @@ def find_ways(launches: Sequence[Launch] | Sequence[Planned]) -> set[tuple[objec
 
 def find_way(kernel: str, args: Sequence[object]) -> Iterator[tuple[object, ...]]:
     if kernel.startswith(gemm.MULTIPLYING):
-        n, flags = args[-14], args[-9]
+        n, flags = args[-15], args[-9]
         assert isinstance(n, int)
         assert isinstance(flags, int)
         yield kernel, flags, n % 4 == 0, args[-6]
@@ -1034,7 +1035,7 @@ def test_every_way_to_launch_a_product_is_tried(
         assert find_ways(launches) - {("matmul_finish",)} <= tried, form
         for case in cases[name]:
             assert all(
-                launch.grid[2] == (dense_cases.STACK[0] if form.batch > 1 else 1)
+                count_matrices(launch) == (dense_cases.STACK[0] if form.batch > 1 else 1)
                 for launch in case.fast
                 if launch.kernel.startswith((*gemm.MULTIPLYING, "matmul_pack"))
             )

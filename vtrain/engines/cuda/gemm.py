@@ -285,7 +285,7 @@ def plan_matmul(
     product = Launch(
         _FILE,
         kernel,
-        (_count_blocks(variant, row_tiles * column_blocks, processors), splits, batch),
+        _make_grid(variant, row_tiles * column_blocks, splits, batch, processors),
         (variant.threads, 1, 1),
         (
             *(() if gathered is None else gathered.arguments),
@@ -294,6 +294,7 @@ def plan_matmul(
             b.extent,
             a.inner,
             split,
+            batch,
             int(not a.shared),
             int(not b.shared),
             *_epilogue_arguments(direct, flags),
@@ -424,9 +425,13 @@ def _split_inner(blocks: int, inner_tiles: int, processors: int) -> int:
     return -(-inner_tiles // max(1, wanted, needed))
 
 
-def _count_blocks(variant: _Variant, tiles: int, processors: int) -> int:
-    """One a tile, unless blocks take one tile after the other: as many as run at one time."""
-    return min(tiles, max(processors, _LEAST_BLOCKS)) if variant.takes_many else tiles
+def _make_grid(
+    variant: _Variant, tiles: int, splits: int, batch: int, processors: int
+) -> tuple[int, int, int]:
+    """A block a tile, unless blocks take one tile after the other: as many as run at one time."""
+    if not variant.takes_many:
+        return (tiles, splits, batch)
+    return (min(tiles * batch, max(processors, _LEAST_BLOCKS)), splits, 1)
 
 
 def _pack(

@@ -1293,6 +1293,51 @@ def late_at_the_tensor(table: Table) -> None:
     play(table, Player(make_truth(), SOLVER), silent, slow)
 
 
+# what no round goes on to ask, and what windows and clocks leave to be decided
+
+
+@game(
+    "A round ends while two sub-claims of terms are asked, whose side has no rival left: nobody "
+    "answers for them any more, and they do not fall. What lived in a past round may be backed.",
+    group=2,
+)
+def past_round(table: Table) -> None:
+    lie, other = make_sum_lie(4, 3), make_lie(8, loss=3)
+    friend = make_sum_lie(4, 2, 7)
+    assert friend.log().root == lie.log().root
+    made_up = b"\xff" * 32
+    players = Player(lie, OTHER), Player(friend, FIFTH)
+    table.send(bond(table, FOURTH, made_up))
+    silent = [Without(player, "terms") for player in players]
+
+    def has_no_terms(game: Game, signed: SignedMove) -> bool:
+        scope = game.sides.get(signed.about)
+        return scope is None or game.contests[scope].level != "terms"
+
+    honest = If(Player(make_truth(), SOLVER), has_no_terms)
+    play(table, *silent, honest, Player(other, THIRD), until=OPENED + CLOCKS.join + 900)
+    answers = [
+        signed
+        for player in players
+        for signed in player.moves(table.game)
+        if signed.about in table.game.asked
+    ]
+    assert len(answers) == 2
+    while table.game.round == 1:
+        due = find_deadline(table.game)
+        assert due is not None
+        table.wait(due)
+    assert not table.game.over
+    for signed in answers:
+        table.send(signed)
+    table.send(sign_bytes(table, answers[0].about, answers[0].move, STRANGER))
+    contest = next(c for c in table.game.contests.values() if c.level == "terms")
+    lives, side = contest.claims[0].root, contest.claims[0].side
+    table.send(sign(table.game.id, side, Bond(lives, b"", ()), SIXTH))
+    table.send(sign(table.game.id, side, Bond(bytes(32), b"", ()), STRANGER))
+    play(table, *(Only(player, is_no_sub_claim) for player in players), Player(other, THIRD))
+
+
 # refusals
 
 

@@ -97,28 +97,22 @@ struct Epilogue {
         return has(IS_RELU) ? relu_value(value) : value;
     }
 
-    // narrow() for int16 and shifts within (0, 64), in half of the instructions.
-    __device__ i32 narrow_i16(i64 sum, i64 aligned_bias, u32& clamped) const {
-        const i64 twice = wrap_mul(wrap_add(sum, aligned_bias), multiplier) >> (shift - 1);
-        const i64 wide = (twice >> 1) + (twice & 1);
-        const i32 value = (i32)saturate(wide, I16);
-        clamped += value != wide;
-        return has(IS_RELU) && value < 0 ? 0 : value;
-    }
-
     // The way of a block whose sums have so many terms, each of which is at most 2^30.  What goes
-    // without a slab is what steps do most: sums as they are, and int16 of a rescaling without
-    // multiplier, where shift and magnitudes allow it to be done in 32 bits (store_i16).
+    // without a slab is what steps do most: sums as they are, and int16 where magnitudes allow it
+    // to be rounded in 64 bits and clamped in 32 (store_i16).
     __device__ Way choose_way(i64 terms) const {
         const i64 wanted = flags & (STORES_SUMS | ADDS_SUMS | NARROWS | TURNS);
         if (wanted == STORES_SUMS && n % 2 == 0) return BY_SUMS;
         const bool plain = wanted == NARROWS && out_dtype == I16 && n % 8 == 0 &&
-                           multiplier == 1 && shift >= 8 && shift <= 44;
-        if (!plain || (has(HAS_BIAS) && (bias_shift < -13 || bias_shift > 31))) return BY_SLAB;
+                           multiplier > 0 && multiplier < 1ll << 31 && shift > 0 && shift < 62;
+        if (!plain || (has(HAS_BIAS) && (bias_shift < -20 || bias_shift > 31))) return BY_SLAB;
         const i64 left = bias_shift < 0 ? -bias_shift : 0;
-        const i64 most = (terms << 30) + (has(HAS_BIAS) ? 1ll << (31 + left) : 0) +
-                         (1ll << (shift - 1));
-        return most < 1ll << (shift < 16 ? 38 : 46) ? BY_I16 : BY_SLAB;
+        const i64 most = (terms << 30) + (has(HAS_BIAS) ? 1ll << (31 + left) : 0);
+        const i64 room = shift < 31 ? shift + 31 : 62;  // bits of what is shifted
+        // In units of 2^20, rounded up: 64 bits hold the product.
+        return ((most >> 20) + 1) * multiplier < (1ll << (room - 20)) - (1ll << shift >> 21)
+                   ? BY_I16
+                   : BY_SLAB;
     }
 
     // The next three are of a lane and a group of 32 columns, of which ``left`` are not beyond the
@@ -146,20 +140,10 @@ struct Epilogue {
         return sum;
     }
 
-    // The sum and what is added to it, x = hi 2^16 + mid 2^8 + lo + high 2^16 + low, are shifted
-    // in 32 bits: with shift >= 16
-    //     x >> shift = (hi + high + ((mid + ((lo + low) >> 8)) >> 8)) >> (shift - 16),
-    // since floor(floor(x / a) / b) = floor(x / ab); and with shift from 8 on
-    //     x >> shift = ((hi + high) 2^8 + mid + ((lo + low) >> 8)) >> (shift - 8).
-    // Of three weights lo is at most 32,768 * 255^2 and mid 32,768 * 2 * 128 * 255 in magnitude:
-    // neither sum overflows.  choose_way() sees to the outer one.
-    __device__ i32 upper_factor() const { return shift < 16 ? 256 : 1; }
-
-    // What is added to the sums of the lane's columns, of which ``column`` is the first: bias, and
-    // half of what rounding divides by; the bias as load_bias() has it.
-    __device__ void load_biases(i32 (&high)[4][2], i32 (&low)[4][2], i64 column, i32 left) const {
-        const i64 half = 1ll << (shift - 1);
-        const i32 factor = bias_shift < 0 ? 1 << (i32)-bias_shift : 1, down = (i32)bias_shift;
+    // The biases of the lane's columns, of which ``column`` is the first, as load_bias() has them
+    // but for a shift to the left.
+    __device__ void load_biases(i32 (&biases)[4][2], i64 column, i32 left) const {
+        const i32 down = (i32)bias_shift;
         left -= threadIdx.x % 4 * 2;
         const i32* const from = bias + column;
 #pragma unroll
@@ -168,9 +152,7 @@ struct Epilogue {
             for (int c = 0; c < 2; c++) {
                 i32 value = has(HAS_BIAS) && 8 * j < left ? from[8 * j + c] : 0;
                 if (down > 0) value = (value >> down) + (value >> (down - 1) & 1);
-                const i64 plus = (i64)value * factor + half;
-                high[j][c] = (i32)(plus >> 16) * upper_factor();
-                low[j][c] = (i32)(plus & 0xffff);
+                biases[j][c] = value;
             }
     }
 
@@ -178,10 +160,11 @@ struct Epilogue {
     // columns, so that a lane has eight neighbours, from 8 (lane % 4) on, which belong to ``at``; a
     // store is 8 rows of 64 bytes again.
     template <int SUMS>
-    __device__ void store_i16(const i32 (&parts)[4][2][SUMS], const i32 (&high)[4][2],
-                              const i32 (&low)[4][2], i16* at, i32 left, u32& clamped) const {
-        const i32 least = has(IS_RELU) ? 0 : -32639, factor = upper_factor();
-        const i32 middle = shift < 16 ? 0 : 8, down = (i32)shift - 8 - middle;
+    __device__ void store_i16(const i32 (&parts)[4][2][SUMS], const i32 (&biases)[4][2], i16* at,
+                              i32 left, u32& clamped) const {
+        const i32 least = has(IS_RELU) ? 0 : -32639;
+        const i32 bias_factor = bias_shift < 0 ? 1 << (i32)-bias_shift : 1;
+        const i64 half = 1ll << (shift - 1);
         u32 words[4], changed = 0;
         i32 wide[4][2];
 #pragma unroll
@@ -189,11 +172,8 @@ struct Epilogue {
             i32 values[2];
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                i32 upper = (parts[j][c][0] + low[j][c]) >> 8;
-                if constexpr (SUMS > 1) upper += parts[j][c][1];
-                upper = (upper >> middle) + high[j][c];
-                if constexpr (SUMS > 2) upper += parts[j][c][2] * factor;
-                const i32 value = upper >> down;
+                const i64 sum = add_weights<SUMS>(parts[j][c]) + (i64)biases[j][c] * bias_factor;
+                const i32 value = (i32)((sum * (u32)multiplier + half) >> shift);
                 const i32 inside = value < -32639 ? -32639 : value > 32639 ? 32639 : value;
                 changed |= (u32)(value ^ inside);
                 wide[j][c] = value;
@@ -229,39 +209,6 @@ struct Epilogue {
     template <int SUMS, int COLUMNS>
     __device__ void finish(const i32* slab, i64 row, i64 column) const {
         column += threadIdx.x % (COLUMNS / 4) * 4;
-        if (column >= n) return;
-        const i64 wanted = flags & (STORES_SUMS | ADDS_SUMS | NARROWS | TURNS);
-        if (n % 4 == 0 && wanted == NARROWS && out_dtype == I16 && shift > 0 && shift < 64)
-            finish_i16<SUMS, COLUMNS>(slab, row, column);
-        else
-            finish_any<SUMS, COLUMNS>(slab, row, column);
-    }
-
-    // Four int16 a lane and nothing else, whatever the multiplier.
-    template <int SUMS, int COLUMNS>
-    __device__ void finish_i16(const i32* slab, i64 row, i64 column) const {
-        i64 bias_of[4] = {};
-#pragma unroll
-        for (int c = 0; c < 4; c++) bias_of[c] = load_bias(column + c);
-        u32 clamped = 0;
-#pragma unroll 1
-        for (u32 r = first_row<COLUMNS>(); r < SLAB_ROWS && row + r < m; r += 128 / COLUMNS) {
-            i64 values[4] = {};
-            read_slab<SUMS, COLUMNS>(slab, r, values);
-            u32 narrowed[4];
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                narrowed[c] = (u32)narrow_i16(values[c], bias_of[c], clamped);
-            const u32 low = __byte_perm(narrowed[0], narrowed[1], 0x5410);
-            const u32 high = __byte_perm(narrowed[2], narrowed[3], 0x5410);
-            *(u64*)((i16*)out + (row + r) * n + column) = (u64)high << 32 | low;
-        }
-        if (clamped != 0) atomicAdd(saturated, (u64)clamped);
-    }
-
-    // All there is, one by one.
-    template <int SUMS, int COLUMNS>
-    __device__ void finish_any(const i32* slab, i64 row, i64 column) const {
         u64 clamped = 0;
 #pragma unroll 1
         for (u32 c = 0; c < 4 && column + c < n; c++) {
@@ -287,19 +234,6 @@ struct Epilogue {
     static __device__ u32 first_row() { return threadIdx.x % 32 / (COLUMNS / 4); }
     template <int COLUMNS>
     static __device__ u32 own_column() { return threadIdx.x % (COLUMNS / 4) * 4; }
-
-    template <int SUMS, int COLUMNS>
-    __device__ void read_slab(const i32* slab, u32 row, i64 (&values)[4]) const {
-#pragma unroll
-        for (int weight = 0; weight < SUMS; weight++) {
-            const u32 place = slab_place<COLUMNS>(weight, row, own_column<COLUMNS>());
-            const int4 four = *(const int4*)(slab + place);
-            values[0] += (i64)four.x * (1ll << 8 * weight);
-            values[1] += (i64)four.y * (1ll << 8 * weight);
-            values[2] += (i64)four.z * (1ll << 8 * weight);
-            values[3] += (i64)four.w * (1ll << 8 * weight);
-        }
-    }
 };
 
 // Tile of a block, so that blocks that run at the same time share rows and columns: the grid goes

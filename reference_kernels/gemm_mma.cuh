@@ -134,16 +134,16 @@ __device__ inline void multiply_mma(PRODUCT_PARAMETERS) {
             }
             return;
         }
-        i32 high[4][2], low[4][2];
+        i32 biases[4][2];
         u32 clamped = 0;
         i16* const at = (i16*)epilogue.out + row * epilogue.n + column + 8 * (lane % 4);
-        epilogue.load_biases(high, low, column + 2 * (lane % 4), columns);
+        epilogue.load_biases(biases, column + 2 * (lane % 4), columns);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             i32 parts[4][2][SUMS];
             take(parts, i / 2, i % 2);
             const i32 left = row + 8 * i < epilogue.m ? columns : 0;
-            epilogue.store_i16<SUMS>(parts, high, low, at + 8 * i * epilogue.n, left, clamped);
+            epilogue.store_i16<SUMS>(parts, biases, at + 8 * i * epilogue.n, left, clamped);
         }
         if (clamped != 0) atomicAdd(epilogue.saturated, (u64)clamped);
         return;

@@ -228,14 +228,14 @@ __device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32
         i16* const at = (i16*)epilogue.out + row * epilogue.n + column + 8 * (lane % 4);
 #pragma unroll
         for (int begin = 0; begin < COLUMNS; begin += 32) {
-            i32 high[4][2], low[4][2];
-            epilogue.load_biases(high, low, column + begin + 2 * (lane % 4), columns - begin);
+            i32 biases[4][2];
+            epilogue.load_biases(biases, column + begin + 2 * (lane % 4), columns - begin);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 i32 parts[4][2][SUMS];
                 take(parts, begin, half);
                 const i32 left = row + 8 * half < epilogue.m ? columns - begin : 0;
-                epilogue.store_i16<SUMS>(parts, high, low, at + 8 * half * epilogue.n + begin,
+                epilogue.store_i16<SUMS>(parts, biases, at + 8 * half * epilogue.n + begin,
                                          left, clamped);
             }
         }

@@ -350,19 +350,29 @@ def narrow_by_law(
     return np.maximum(narrow, 0) if relu else narrow, count_saturated(wide, "i16")
 
 
-SHIFTS = [
-    # Just below, at and above the shifts between which int16 goes out of registers, the one from
-    # which on two steps of eight do, and magnitudes that force the way by slab.
-    *((shift, bias_shift, 3) for shift in (7, 8, 9, 15, 16, 17) for bias_shift in (0, 5)),
-    *((shift, bias_shift, 40) for shift in (14, 16, 24, 43, 44, 45) for bias_shift in (-13, 1)),
-    *((20, bias_shift, 300) for bias_shift in (-14, -13, 31, 32, 64)),
+RESCALINGS = [
+    # Around the shifts from which on int16 goes out of registers, by multiplier; around the last
+    # shift and the bounds of a bias's; and magnitudes that force the way by slab.
+    *((1, shift, bias_shift, 3) for shift in (1, 2, 3, 16, 17) for bias_shift in (0, 5)),
+    *((32769, shift, bias_shift, 40) for shift in (19, 20, 21, 30) for bias_shift in (0, 1)),
+    *((32769, shift, bias_shift, 40) for shift in (31, 32, 45, 61, 62) for bias_shift in (-13, 1)),
+    *((1, 20, bias_shift, 300) for bias_shift in (-21, -20, 31, 32, 64)),
+    (2**30 - 1, 40, 31, 1),
+    (2**31 - 1, 40, 31, 1),
+    (0, 20, 0, 3),
 ]
+"""Multiplier, shift, shift of the bias, terms."""
 
 
 @pytest.mark.parametrize("architecture", [MMA, WGMMA])
-@pytest.mark.parametrize(("shift", "bias_shift", "k"), SHIFTS)
+@pytest.mark.parametrize(("multiplier", "shift", "bias_shift", "k"), RESCALINGS)
 def test_int16_from_registers_is_rounded_and_clamped_as_the_law_does(
-    host_device: HostDevice, architecture: str, shift: int, bias_shift: int, k: int
+    host_device: HostDevice,
+    architecture: str,
+    multiplier: int,
+    shift: int,
+    bias_shift: int,
+    k: int,
 ) -> None:
     """Every lane's outputs and counts, at edges of rows and columns, whole tiles among them."""
     m, n = 133, 136
@@ -372,9 +382,10 @@ def test_int16_from_registers_is_rounded_and_clamped_as_the_law_does(
     bias[::3] >>= 20
     bias[1] = -(2**31)
     for relu in (False, True):
-        rest = (1, shift, bias_shift, relu)
+        rest = (multiplier, shift, bias_shift, relu)
         expected, clamped = narrow_by_law(exact(a, b), bias, *rest)
-        narrow = Narrow(Output(), "i16", 1, shift, Saturated(), Operand(2), bias_shift, relu)
+        out, saturated = Output(), Saturated()
+        narrow = Narrow(out, "i16", multiplier, shift, saturated, Operand(2), bias_shift, relu)
         launches = plan_matmul(
             *factors(a, b), Epilogue(None, narrow), architecture, least_products=0
         )
@@ -404,16 +415,24 @@ def test_int16_of_fewer_planes_from_registers(
 
 @pytest.mark.parametrize("architecture", [MMA, WGMMA])
 @pytest.mark.parametrize("value", [(-32768, -32768), (-32768, 32767), (32767, 32767), (255, 255)])
-@pytest.mark.parametrize(("k", "shift"), [(254, 15), (255, 15), (257, 15), (1500, 31)])
+@pytest.mark.parametrize(
+    ("multiplier", "k", "shift"),
+    [(1, 5, 2), (1, 6, 2), (1, 1500, 31), (2**20, 4091, 31), (2**20, 4094, 31)],
+)
 def test_int16_of_the_largest_sums_from_registers(
-    host_device: HostDevice, architecture: str, value: tuple[int, int], k: int, shift: int
+    host_device: HostDevice,
+    architecture: str,
+    value: tuple[int, int],
+    multiplier: int,
+    k: int,
+    shift: int,
 ) -> None:
-    """Where the limits of the 32-bit arithmetic lie: the emulation reports what overflows."""
+    """Where the limits of what registers hold lie: the emulation reports what overflows."""
     a, b = np.full((2, k), value[0], np.int16), np.full((k, 8), value[1], np.int16)
     bias = np.full(8, -(2**31) if value[1] < 0 else 2**31 - 1, np.int32)
-    for bias_shift in (-13, -6, 0):
-        expected, clamped = narrow_by_law(exact(a, b), bias, 1, shift, bias_shift, False)
-        narrow = Narrow(Output(), "i16", 1, shift, Saturated(), Operand(2), bias_shift)
+    for bias_shift in (0,) if multiplier > 1 else (-13, -6, 0):
+        expected, clamped = narrow_by_law(exact(a, b), bias, multiplier, shift, bias_shift, False)
+        narrow = Narrow(Output(), "i16", multiplier, shift, Saturated(), Operand(2), bias_shift)
         launches = plan_matmul(
             *factors(a, b), Epilogue(None, narrow), architecture, least_products=0
         )
@@ -431,9 +450,9 @@ def test_int16_of_the_longest_sums_from_registers(
     """Each byte sum as large as it can be, and what is added to it the most there may be."""
     a, b = np.full((1, LONGEST_SUM), value, np.int16), np.full((LONGEST_SUM, 8), value, np.int16)
     bias = np.full(8, 2**31 - 1, np.int32)
-    for shift in (32, 44):
-        expected, clamped = narrow_by_law(exact(a, b), bias, 1, shift, -13, False)
-        narrow = Narrow(Output(), "i16", 1, shift, Saturated(), Operand(2), -13)
+    for multiplier, shift in ((1, 32), (1, 44), (2**15, 45)):
+        expected, clamped = narrow_by_law(exact(a, b), bias, multiplier, shift, -13, False)
+        narrow = Narrow(Output(), "i16", multiplier, shift, Saturated(), Operand(2), -13)
         launches = plan_matmul(
             *factors(a, b), Epilogue(None, narrow), architecture, least_products=0
         )
@@ -651,7 +670,15 @@ MUTANTS = {
         "high ? words[i] : words[i + 2], 2)",
         "high ? words[i + 2] : words[i], 2)",
     ),
-    "half of what rounding divides by forgotten": ("gemm.cuh", "* factor + half", "* factor"),
+    "half of what rounding divides by forgotten": (
+        "gemm.cuh",
+        "(u32)multiplier + half)",
+        "(u32)multiplier)",
+    ),
+    "a multiplier forgotten": ("gemm.cuh", "sum * (u32)multiplier", "sum"),
+    "a bias that is not shifted": ("gemm.cuh", "(i64)biases[j][c] * bias_factor", "biases[j][c]"),
+    "values beyond 32 bits": ("gemm.cuh", "shift < 31 ? shift + 31 : 62", "62"),
+    "the first matrix of a stack alone": ("gemm_wgmma.cuh", "tile / own_tiles", "0 * tile"),
     "clamped ones beyond the edge counted": (
         "gemm.cuh",
         "count += 8 * j < left && ",
@@ -745,7 +772,7 @@ def agrees(device: HostDevice, architecture: str, m: int, n: int, k: int) -> boo
     odd = multiply(device, a[:70], b[:, :67], architecture)
     if not np.array_equal(odd, exact(a[:70], b[:, :67])):
         return False
-    if not narrow_agrees(device, architecture):
+    if not (narrow_agrees(device, architecture) and stack_agrees(device, architecture)):
         return False
     # Blocks that take several tiles, out of registers and by slab.
     for columns in (520, 519):
@@ -759,17 +786,37 @@ def agrees(device: HostDevice, architecture: str, m: int, n: int, k: int) -> boo
 
 
 def narrow_agrees(device: HostDevice, architecture: str) -> bool:
-    """Is a product of bytes right, in two planes each, that is narrowed and clamped?"""
-    a, b = random((130, 128), "u8", 1).astype(np.uint8), random((128, 40), "u8", 2)
-    bias = np.where(np.arange(40) % 2, 2**30, 0).astype(np.int32)
-    expected, clamped = narrow_by_law(exact(a, b), bias, 1, 14, 1, False)
-    left = Factor(Operand(0), "u8", 130, 128, True, *RANGES["u8"])
-    right = Factor(Operand(1), "i16", 40, 128, False, *RANGES["u8"])
-    narrow = Narrow(Output(), "i16", 1, 14, Saturated(), Operand(2), 1)
-    launches = plan_matmul(left, right, Epilogue(None, narrow), architecture, least_products=0)
-    result = run(device, launches, [a, b, bias], 130 * 40)
-    same = np.array_equal(result.narrow.reshape(130, 40), expected)
-    return same and result.saturated == clamped
+    """Are products right, of bytes in two planes each and of extremes, that are narrowed and
+    clamped?"""
+    bytes_ = random((130, 128), "u8", 1).astype(np.uint8), random((128, 40), "u8", 2)
+    extremes = np.full((2, 8), -32768, np.int16), np.full((8, 8), -32768, np.int16)
+    cases: list[tuple[tuple[Array, Array], Bytes, int, int, int]] = [
+        (bytes_, "u8", 1, 14, 1),
+        (bytes_, "u8", 32769, 29, -1),
+        (extremes, "i16", 1, 1, 0),
+    ]
+    for (a, b), dtype, multiplier, shift, bias_shift in cases:
+        (m, k), n = a.shape, b.shape[1]
+        bias = np.where(np.arange(n) % 2, 2**30, 0).astype(np.int32)
+        expected, clamped = narrow_by_law(exact(a, b), bias, multiplier, shift, bias_shift, False)
+        left = Factor(Operand(0), dtype, m, k, True, *RANGES[dtype])
+        right = Factor(Operand(1), "i16", n, k, False, *RANGES[dtype])
+        narrow = Narrow(Output(), "i16", multiplier, shift, Saturated(), Operand(2), bias_shift)
+        launches = plan_matmul(left, right, Epilogue(None, narrow), architecture, least_products=0)
+        result = run(device, launches, [a, b, bias], m * n)
+        if not np.array_equal(result.narrow.reshape(m, n), expected):
+            return False
+        if result.saturated != clamped:
+            return False
+    return True
+
+
+def stack_agrees(device: HostDevice, architecture: str) -> bool:
+    """Are the products of a stack of matrices right, tile after tile?"""
+    a, b = random((3, 140, 40), "i16", 21), random((3, 40, 390), "i16", 22)
+    launches = plan_matmul(*factors(a[0], b[0]), Epilogue(SUMS), architecture, batch=3)
+    sums = run(device, launches, [a, b], 3 * 140 * 390).sums
+    return np.array_equal(sums.reshape(3, 140, 390), a.astype(np.int64) @ b.astype(np.int64))
 
 
 @pytest.mark.slow

@@ -1338,6 +1338,131 @@ def past_round(table: Table) -> None:
     play(table, *(Only(player, is_no_sub_claim) for player in players), Player(other, THIRD))
 
 
+def find_closes(table: Table) -> int:
+    """When the last window of all ends."""
+    return max(closes for _, closes in list_sides(table.game))
+
+
+def send_all(table: Table, actor: Actor, at: int) -> None:
+    """Have someone make all moves there are, at a time."""
+    while True:
+        sent = list(actor.moves(table.game))
+        for signed in sent:
+            table.send(signed, at)
+        if not sent:
+            return
+
+
+@game(
+    "An opening at the very end of a window leaves a side without a sub-claim. The window is over "
+    "for no move at that time: the side stands, and another's sub-claim comes to it; but for one "
+    "that is later."
+)
+def end_of_a_window(table: Table) -> None:
+    honest, liar = Player(make_truth(), SOLVER), Player(make_lie(4), OTHER)
+    until = OPENED + CLOCKS.join + 100
+    play(table, Only(honest, is_no_opening), Only(liar, is_no_opening), until=until)
+    ends = find_closes(table)
+    send_all(table, honest, ends)
+    for node, key, at in (("x", FIFTH, ends), ("p", SIXTH, ends + 1)):
+        for signed in Helper(make_lie(4, node), 4, key).moves(table.game):
+            table.send(signed, at)
+    play(table, honest)
+
+
+def has_level(level: str) -> Callable[[Game, SignedMove], bool]:
+    """Is a move a bond of that level?"""
+
+    def check(game: Game, signed: SignedMove) -> bool:
+        scope = game.sides.get(signed.about)
+        return scope is not None and game.contests[scope].level == level
+
+    return check
+
+
+def leaves_out(level: str) -> Callable[[Game, SignedMove], bool]:
+    """Is a move no bond of that level?"""
+    has = has_level(level)
+    return lambda game, signed: not has(game, signed)
+
+
+@game(
+    "A sub-claim falls as its windows for terms end, at which time the new window of its own side "
+    "ends too: that is over, and the claim falls then."
+)
+def windows_at_one_time(table: Table) -> None:
+    lie = make_sum_lie(4, 3)
+    late = make_record_lie(8, loss=9)
+    late.records = {**late.records, **lie.records}
+    honest = Player(make_truth(), SOLVER)
+    liar = If(Player(lie, OTHER), leaves_out("terms"))
+    table.send(bond(table, THIRD, late.log().root))
+    play(table, honest, liar, until=OPENED + CLOCKS.join + 100)
+    ends = find_closes(table)
+    at = ends - CLOCKS.trace - CLOCKS.replay
+    send_all(table, Only(Player(late, THIRD), is_no_sub_claim), at)
+    assert {closes for _, closes in list_sides(table.game)} > {ends}
+    play(table, honest, liar)
+
+
+@game(
+    "Whose windows end last falls, and its side has none any more; what others are asked is due no "
+    "earlier. Then one comes to a side, whose new window ends before that: its sub-claims have "
+    "the time all the same.",
+    clocks=replace(CLOCKS, replay=100),
+)
+def last_window(table: Table) -> None:
+    lie, late = make_lie_in_steps((4, 1)), make_lie_in_steps((4, 1), (8, 2))
+    gone = [
+        Patched(
+            make_truth(),
+            make_task(),
+            records={4: replace(get_record(4), loss=9), 8: junk},
+        )
+        for junk in (b"one", b"other")
+    ]
+    for claim, key in zip((late, *gone), (THIRD, FOURTH, FIFTH), strict=True):
+        table.send(bond(table, key, claim.log().root))
+    honest, liar = Player(make_truth(), SOLVER), Without(Player(lie, OTHER), "trace")
+    until = OPENED + CLOCKS.join + 400
+    play(table, honest, liar, until=until)
+    ends = find_closes(table)
+    for claim, key, at in zip((*gone, late), (FOURTH, FIFTH, THIRD), (0, 100, 110), strict=True):
+        for signed in Only(Player(claim, key), is_no_sub_claim).moves(table.game):
+            table.send(signed, until + at)
+    assert ends < find_closes(table)
+    send_all(table, Helper(make_lie(4, "x", 5, loss=3), 4, SIXTH), until + 120)
+    play(table, honest, liar)
+
+
+@game("Who paid for a sub-claim that was refuted keeps the bond of the log, which stands.")
+def paid_for(table: Table) -> None:
+    lie = make_lie(4)
+    table.send(bond(table, THIRD, make_truth().log().root))
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER), Helper(lie, 4, THIRD))
+
+
+@game(
+    "What is due at the very time at which a budget is spent is overdue then: its dispute, of the "
+    "lower id, gives the place."
+)
+def overdue_at_once(table: Table) -> None:
+    friend = Player(make_lie(4, "x", 5, loss=0), THIRD)
+    honest = Player(make_truth(), SOLVER)
+    liar = Without(Player(make_lie(4, loss=2), OTHER), tree="chunks")
+    play(table, honest, liar, Only(friend, is_bond), until=OPENED + CLOCKS.join + 200)
+    first = max(list_question(table.game, about)[2] for about in table.game.asked)
+    spent = first + CLOCKS.budget
+    at = spent - 2 * CLOCKS.replay - CLOCKS.grace - 5 * CLOCKS.answer
+    play(table, honest, liar, until=at)
+    for actor in (friend, liar, friend):
+        for signed in list(actor.moves(table.game)):
+            table.send(signed, at)
+    dues = {list_question(table.game, about)[2] for about in table.game.asked}
+    assert dues == {first, spent}
+    play(table, honest, liar, friend)
+
+
 # refusals
 
 

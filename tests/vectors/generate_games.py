@@ -49,6 +49,7 @@ from vtrain.dispute.provider import ChunkTree, LeafOpening, MerkleTree, TracePro
 from vtrain.dispute.receipts import compute_body_digest
 from vtrain.dispute.state import (
     Contest,
+    Dispute,
     DisputedGraph,
     Fall,
     Game,
@@ -1340,7 +1341,8 @@ def past_round(table: Table) -> None:
 
 def find_closes(table: Table) -> int:
     """When the last window of all ends."""
-    return max(closes for _, closes in list_sides(table.game))
+    closes: int = max(closes for _, closes in list_sides(table.game))
+    return closes
 
 
 def send_all(table: Table, actor: Actor, at: int) -> None:
@@ -1461,6 +1463,165 @@ def overdue_at_once(table: Table) -> None:
     dues = {list_question(table.game, about)[2] for about in table.game.asked}
     assert dues == {first, spent}
     play(table, honest, liar, friend)
+
+
+@game(
+    "A claim is left without sub-claims in two contests: malformed in the first that began, "
+    "refuted in the other. That says why."
+)
+def refuted_later(table: Table) -> None:
+    lie, rival = make_lie_in_steps((1, 27), (5, 30)), make_lie_in_steps((1, 27), (8, 36))
+    lie.leaves = {(1, 4): b""}
+
+    def is_about_the_second(game: Game, signed: SignedMove) -> bool:
+        scope = game.sides.get(signed.about)
+        return scope is None or game.contests[scope].place.step == 5
+
+    second = If(Player(rival, THIRD), is_about_the_second)
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER), second)
+
+
+@game(
+    "A sub-claim fell since nobody answered for it any more. One comes to its side later, and in "
+    "the new window another claims it anew: what was answered for it before counts.",
+    arity=4,
+    clocks=replace(CLOCKS, budget=1, grace=200, trace=30, replay=0),
+)
+def silent_anew(table: Table) -> None:
+    lie, late, truth = make_lie(3), make_lie(4), make_truth()
+    friend = make_lie(3, "x", 5, loss=0)
+    honest, liar = Player(truth, SOLVER), Player(lie, OTHER)
+    table.send(bond(table, FIFTH, truth.log().root))
+    others = Without(Player(friend, FOURTH), opens=False), Paced(late, THIRD, "drips", shallow=True)
+    silent, waiting = (Without(player, "trace", opens=False) for player in (honest, liar))
+    play(table, silent, waiting, *others, until=OPENED + CLOCKS.join + 10)
+    for player in (honest, liar):
+        table.send(next(iter(player.moves(table.game))))
+    slow = SlowTrace(Without(liar, opens=False), OPENED + CLOCKS.join + 240)  # type: ignore[arg-type]
+    play(table, silent, slow, *others, until=OPENED + CLOCKS.join + 300)
+    (contest,) = (c for c in table.game.contests.values() if c.level == "trace")
+    assert [c.root for c in contest.claims if c.fall is not None] == [truth.trace(3).root]
+    play(table, silent, slow, *others, Player(truth, FIFTH))
+
+
+def get_dispute(table: Table, about: bytes) -> Dispute:
+    """The first dispute that waits for an answer."""
+    contest, dispute = table.game.asked[about].where[0]
+    return table.game.contests[contest].disputes[dispute]
+
+
+@game(
+    "Who backs what has fallen may open, where what stands there still is asked too; and opens "
+    "under the terms, the trace and the log that have fallen."
+)
+def opened_by_the_fallen(table: Table) -> None:
+    lie = make_sum_lie(4, 3)
+    # The state after block 3 is that of the lie which stands, what comes later is not.
+    detour = (0, 0, 0, 5, 7, 7, 7, 7)
+    gone, other = (make_lie(4, "p/sum", 4, 7, loss=2, detour=detour) for _ in range(2))
+    for claim, junk in ((gone, b"one"), (other, b"other")):
+        claim.records = {**claim.records, 8: junk}
+    table.send(bond(table, FOURTH, other.log().root))
+    fallen = Player(gone, THIRD)
+    players = Player(make_truth(), SOLVER), Player(lie, OTHER), fallen
+    actors = [Only(player, is_no_opening) for player in players]
+    play(table, *actors, until=OPENED + CLOCKS.join + 100)
+    (opening,) = (
+        signed
+        for signed in fallen.moves(table.game)
+        if get_dispute(table, signed.about).place.block == 3
+    )
+    (answer,) = Player(other, FOURTH).moves(table.game)
+    table.send(answer)
+    assert {c.fall.reason for k in table.game.contests.values() for c in k.claims if c.fall} == {
+        "malformed",
+        "moot",
+    }
+    table.send(opening)
+    play(table, *players)
+
+
+def make_logs(*logs: Mapping[int, bytes | int]) -> list[Patched]:
+    """The truth, but for records of the log: other bytes, or with so much more loss."""
+    return [
+        Patched(
+            make_truth(),
+            make_task(),
+            records={
+                step: more
+                if isinstance(more, bytes)
+                else replace(get_record(step), loss=get_record(step).loss + more)
+                for step, more in log.items()
+            },
+        )
+        for log in logs
+    ]
+
+
+def find_answer(table: Table, player: Player, start: int, end: int) -> SignedMove:
+    """A player's answer about these leaves."""
+    (signed,) = (
+        signed
+        for signed in player.moves(table.game)
+        if signed.about in table.game.asked
+        and (dispute := get_dispute(table, signed.about)).start == start
+        and dispute.end == end
+    )
+    return signed
+
+
+def reveal(table: Table, player: Player, start: int, end: int) -> None:
+    """Answer what is asked about these leaves."""
+    assert table.send(find_answer(table, player, start, end))
+
+
+@game(
+    "Two disputes wait for one fact, the first for a claim that falls: the answer counts by the "
+    "second.",
+    arity=4,
+)
+def waited_for_twice(table: Table) -> None:
+    lies = make_logs({1: 1}, {1: 1, 6: 1}, {6: 2})
+    first, second, third = (Player(lie, key) for lie, key in zip(lies, KEYS[1:], strict=False))
+    honest = Player(make_truth(), SOLVER)
+    play(table, first, second, third, honest, until=OPENED + CLOCKS.join + 1)
+    for player in (first, second, honest, third):
+        reveal(table, player, 0, STEPS)
+    play(table, honest)
+
+
+@game(
+    "Who backs what has fallen answers for those who have the same. What is under a hash becomes "
+    "known elsewhere while nobody asks for it in a dispute; then one comes for whom it is needed: "
+    "it is not asked for, and the newcomer falls, but has had a window by then.",
+    arity=4,
+)
+def known_by_now(table: Table) -> None:
+    logs = make_logs(
+        {1: 1},
+        {1: 1, 6: 2, 9: b"one"},
+        {1: 1, 6: 2, 9: b"other"},
+        {6: b"none"},
+        {1: 1, 6: b"none"},
+    )
+    players = [Player(log, key) for log, key in zip(logs, KEYS[1:], strict=False)]
+    first, second, third, fourth, fifth = players
+    honest = Player(make_truth(), SOLVER)
+    assert make_truth().log().root < logs[0].log().root
+    play(table, *players, honest, until=OPENED + CLOCKS.join + 1)
+    for player in (first, second, honest):
+        reveal(table, player, 0, STEPS)
+    answer = find_answer(table, second, 0, 4)
+    reveal(table, third, 0, STEPS)
+    assert table.game.logs[logs[1].log().root].fall is not None
+    assert table.send(answer)
+    reveal(table, honest, 0, 4)
+    reveal(table, fourth, 0, STEPS)
+    for player in (honest, fourth):
+        reveal(table, player, 4, 8)
+    table.wait(OPENED + CLOCKS.join + 300)
+    reveal(table, fifth, 0, STEPS)
+    play(table, honest)
 
 
 # refusals

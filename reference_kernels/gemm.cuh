@@ -24,6 +24,7 @@
 #pragma once
 
 #include "mma.cuh"
+#include "warp.cuh"
 
 constexpr i64 TILE = 128;               // rows of a packed tile, and its bytes of inner places
 constexpr i64 PLANE_BYTES = TILE * TILE;
@@ -186,6 +187,12 @@ struct Epilogue {
         if ((i32)(threadIdx.x % 4 * 8) < left)
             store_16_bytes(at, (i64)((u64)words[1] << 32 | words[0]),
                            (i64)((u64)words[3] << 32 | words[2]));
+    }
+
+    // A whole warp comes here: where many are clamped, as many atomics would wait for each other.
+    __device__ void count(u32 clamped) const {
+        const i64 all = reduce_warp<Adds>(clamped);
+        if (threadIdx.x % 32 == 0 && all != 0) atomicAdd(saturated, (u64)all);
     }
 
     // Beyond the edges there is nothing to count.

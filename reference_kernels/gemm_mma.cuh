@@ -145,7 +145,7 @@ __device__ inline void multiply_mma(PRODUCT_PARAMETERS) {
             const i32 left = row + 8 * i < epilogue.m ? columns : 0;
             epilogue.store_i16<SUMS>(parts, biases, at + 8 * i * epilogue.n, left, clamped);
         }
-        if (clamped != 0) atomicAdd(epilogue.saturated, (u64)clamped);
+        epilogue.count(clamped);
         return;
     }
     copy_async_wait<0>();

@@ -239,7 +239,7 @@ __device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32
                                          left, clamped);
             }
         }
-        if (clamped != 0) atomicAdd(epilogue.saturated, (u64)clamped);
+        epilogue.count(clamped);
         return;
     }
     // When all have read their stages, and nothing more arrives before all have arrived at

@@ -1624,6 +1624,60 @@ def known_by_now(table: Table) -> None:
     play(table, honest)
 
 
+def make_trace_lie(outputs: Mapping[tuple[int, str], Array], step: int, loss: int) -> Patched:
+    """The truth, but for outputs by step and node, and the loss of the record of ``step``."""
+    false = {(at, find_node(name)): value for (at, name), value in outputs.items()}
+    record = get_record(step)
+    records = {step: replace(record, loss=record.loss + loss)}
+    return Patched(make_truth(), make_task(), outputs=false, records=records)
+
+
+@game(
+    "Two steps of two false traces put out the same, which is asked for in two disputes. The first "
+    "that waited is first: where the traces part there is asked what is asked before the other "
+    "falls, at an element that was ruled on."
+)
+def order_of_waiting(table: Table) -> None:
+    true = make_truth().tensor(5, find_node("logits"))
+    false = bump(true, 0, 2)
+    lie = make_trace_lie({(5, "logits"): bump(true, 0)}, 6, 1)
+    honest, liar = Player(make_truth(), SOLVER), Player(lie, OTHER)
+    play(table, honest, liar, until=OPENED + CLOCKS.join + 50)
+    friends = [
+        Player(make_trace_lie({(step, "logits"): false}, 6, 1), key)
+        for step, key in ((4, THIRD), (5, FOURTH))
+    ]
+    for friend in friends:
+        send_all(table, If(friend, has_level("trace")), table.game.now + 1)
+    play(table, honest, *friends)
+
+
+@game(
+    "What is touched again keeps its place: one comes to an element where it has a window by the "
+    "time it falls at another, that was ruled on; the first is touched again as a third falls.",
+    arity=64,
+)
+def kept_place(table: Table) -> None:
+    lie = make_sum_lie(4, 3)
+    logits = bump(make_truth().tensor(4, find_node("logits")), 0)
+    other = make_trace_lie({(4, "logits"): logits}, 4, 2)
+    grad = bump(make_truth().tensor(4, find_node("loss/grad")), 0)
+    late = make_trace_lie({(4, "logits"): logits, (4, "loss/grad"): grad}, 4, 2)
+    malformed = Patched(make_truth(), make_task(), leaves={(4, find_node("f")): b""})
+    honest, liar, third = Player(make_truth(), SOLVER), Player(lie, OTHER), Player(other, THIRD)
+    for player, claim in ((FOURTH, make_truth()), (FIFTH, other)):
+        table.send(bond(table, player, claim.log().root))
+    actors = [If(player, leaves_out("terms")) for player in (honest, liar)]
+    play(table, *actors, third, until=OPENED + CLOCKS.join + 50)
+    friend = Player(malformed, FOURTH)
+    play(table, *actors, third, friend, until=OPENED + CLOCKS.join + 100)
+    last = Player(late, FIFTH)
+    play(table, *actors, third, friend, Only(last, is_bond), until=OPENED + CLOCKS.join + 800)
+    for signed in list(last.moves(table.game)):
+        table.send(signed)
+    play(table, honest)
+
+
 # refusals
 
 

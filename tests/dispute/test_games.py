@@ -175,6 +175,7 @@ def test_the_games_have_what_there_is_to_have() -> None:
 
 _grace, _begin, _window = Work._compute_grace, Work._start_round, Work._compute_window
 _limit, _renew, _count = Work._compute_limit, Work._renew, money._count_work
+_check = Work._check_side
 
 
 def _compute_less(work: Work, contest: bytes) -> int:
@@ -194,6 +195,19 @@ def _start_in_slices(work: Work, roots: Sequence[bytes]) -> None:
     count = max(1, -(-len(roots) // work.genesis.group))
     share = max(1, -(-len(roots) // count))
     _begin(work, [root for i in range(share) for root in roots[i::share]])
+
+
+def _start_with_all_asked(work: Work, roots: Sequence[bytes]) -> None:
+    asked = work.asked
+    _begin(work, roots)
+    if work.ends < 0:
+        work.asked = asked
+
+
+def _end_early(work: Work, contest: Contest, side: bytes) -> None:
+    final, work.final = work.final, True
+    _check(work, contest, side)
+    work.final = final
 
 
 def _give_time(work: Work, contest: Contest, claims: int) -> Contest:
@@ -258,6 +272,18 @@ MUTATIONS = {
     ),
     "who backs another root is paid nothing": Mutation(
         money._Standing, "backs", lambda *_: True, "solver-helps"
+    ),
+    "nothing is asked in a round that is over": Mutation(
+        Work, "_start_round", _start_with_all_asked, "past-round"
+    ),
+    "a window is over for no move at its end": Mutation(
+        Work, "_check_side", _end_early, "end-of-a-window"
+    ),
+    "what was silent may be claimed anew": Mutation(
+        Claim,
+        "is_open",
+        property(lambda claim: claim.fall is None or claim.fall.reason in {"undefended", "moot"}),
+        "silent-anew",
     ),
     "losers are paid nothing": Mutation(
         money,

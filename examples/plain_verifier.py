@@ -6247,17 +6247,23 @@ def from_hex(least: int, most: int) -> Callable[[str], bytes]:
     return parse
 
 
+def is_own(kept: Path, own: Path, folders: Sequence[Path]) -> bool:
+    """Does a file lie below one of these folders, or is it the very file ``own``?  OSError where
+    it is not there."""
+    places = (kept.resolve(), kept.parent.resolve() / kept.name)
+    if any(place.is_relative_to(folder.resolve()) for place in places for folder in folders):
+        return True
+    return own.exists() and kept.samefile(own)
+
+
 def read_pin(argument: str, run: Path) -> bytes | dict:
     """A pin: the digest of a claim, or the file in which a signed claim was kept, which must lie
     outside of the run; ValueError where it is neither."""
     if re.fullmatch("[0-9a-fA-F]{64}", argument):
         return bytes.fromhex(argument)
     try:
-        kept, own = Path(argument), run / "claim.cbor"
-        signed = read(SIGNED_CLAIM, kept.read_bytes(), "claim")
-        places = (kept.resolve(), kept.parent.resolve() / kept.name)
-        inside = any(place.is_relative_to(run.resolve()) for place in places)
-        inside = inside or (own.exists() and kept.samefile(own))
+        signed = read(SIGNED_CLAIM, Path(argument).read_bytes(), "claim")
+        inside = is_own(Path(argument), run / "claim.cbor", [run])
     except (OSError, Refused) as error:
         raise ValueError(f"{argument}: {error}") from None
     if inside:
@@ -6268,16 +6274,20 @@ def read_pin(argument: str, run: Path) -> bytes | dict:
     return signed
 
 
-def read_signed(argument: str | None, rule: Rule) -> bytes | dict | None:
-    """A pin of what was signed of traces or tiles, if there is one: its digest, or a copy."""
+def read_signed(argument: str | None, rule: Rule, *folders: Path) -> bytes | dict | None:
+    """A pin of what was signed of traces or tiles, if there is one: its digest, or a copy, which
+    must lie outside of ``folders``, the last of which has what was signed of traces."""
     if argument is None:
         return None
     if re.fullmatch("[0-9a-fA-F]{64}", argument):
         return bytes.fromhex(argument)
     try:
-        return read(rule, Path(argument).read_bytes(), "traces")
+        signed = read(rule, Path(argument).read_bytes(), "traces")
+        if folders and is_own(Path(argument), folders[-1] / "traces.cbor", folders):
+            raise ValueError(f"{argument} is a file of the run: it was not kept")
     except (OSError, Refused) as error:
         raise ValueError(f"{argument}: {error}") from None
+    return signed
 
 
 def count_argument(argument: str) -> int:
@@ -6327,6 +6337,10 @@ def algebraic_question(given: argparse.Namespace, pin: bytes | dict | None) -> A
     """What an auditor by signed values is asked; ValueError where it is bad usage."""
     if given.srs is not None or given.all or given.samples == 0:
         raise ValueError("an algebraic audit takes no SRS, and some steps")
+    if given.traces is not None and not Path(given.traces).is_dir():
+        raise ValueError(f"{given.traces} is no folder")
+    if given.rows_above is not None and given.rows is None:
+        raise ValueError("only rows have a size above which they are drawn")
     if given.steps is not None and (given.samples is not None or given.seed is not None):
         raise ValueError("steps are named or drawn")
     if given.derived and (given.challenge is not None or given.rows is not None):
@@ -6338,7 +6352,7 @@ def algebraic_question(given: argparse.Namespace, pin: bytes | dict | None) -> A
     question.traces, question.steps = traces, given.steps
     question.challenge, question.rows = given.challenge, given.rows
     question.rows_above = given.rows_above or question.rows_above
-    question.traces_pin = read_signed(given.trace_claim, check_signed_traces)
+    question.traces_pin = read_signed(given.trace_claim, check_signed_traces, given.run, traces)
     return question
 
 
@@ -6386,6 +6400,11 @@ def find_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> bool
     names = ("task.cbor", "graph.cbor", "log.bin", "claim.cbor", "manifest.json")
     if not any(os.path.lexists(given.run / name) for name in names):
         parser.error(f"{given.run} has no file of a run")
+    published = not any(
+        os.path.lexists(given.run / name) for name in ("manifest.json", "checkpoints")
+    )
+    if published and all((given.run / name).is_dir() for name in ("chunks", "states")):
+        parser.error(f"{given.run} is the folder of a store: give its URL")
     return False
 
 
@@ -6400,6 +6419,8 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     for name in (given.data, given.srs, given.hiding, given.batches):
         if name is not None and not Path(name).is_file():
             parser.error(f"{name} is no file")
+    if given.hiding is not None and given.srs is None:
+        parser.error("keys serve commitments, which take an SRS")
     try:
         pin = None if given.claim is None else read_pin(given.claim, given.run)
     except ValueError as error:

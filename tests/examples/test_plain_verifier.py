@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -582,6 +584,10 @@ def test_bad_usage(tmp_path):
         ["--claim", str(run / "task.cbor")],
         ["--data", str(run)],
         ["--srs", str(tmp_path)],
+        ["--hiding", str(run / "task.cbor")],
+        ["--mode", "algebraic", "--hiding", str(run / "task.cbor")],
+        ["--mode", "algebraic", "--rows-above", "5"],
+        ["--mode", "algebraic", "--traces", str(tmp_path / "missing")],
     ):
         with pytest.raises(SystemExit) as caught:
             v.run_audit([str(run), *arguments])
@@ -590,6 +596,37 @@ def test_bad_usage(tmp_path):
     (tmp_path / "kept.cbor").write_bytes((run / "claim.cbor").read_bytes())
     kept = ["--claim", str(tmp_path / "kept.cbor")]
     assert v.run_audit([str(run), "--all", *kept])["verdict"] == "verified"
+
+
+def test_a_copy_of_what_was_signed_of_traces_is_none_of_the_runs_own(tmp_path):
+    """Below the run, below the folder of traces, or as another name of its file."""
+    run = tmp_path / "run"
+    shutil.copytree(VECTORS / "audit" / "open" / "algebraic-honest-derived" / "run", run)
+    own = run / "traces" / "traces.cbor"
+    os.link(own, tmp_path / "linked.cbor")
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(own, tmp_path / "elsewhere" / "kept.cbor")
+    algebraic = [str(run), "--mode", "algebraic", "--steps", "1", "--trace-claim"]
+    for arguments in (
+        [str(own)],
+        [str(tmp_path / "linked.cbor")],
+        [str(tmp_path / "elsewhere" / "kept.cbor"), "--traces", str(tmp_path / "elsewhere")],
+    ):
+        with pytest.raises(SystemExit) as caught:
+            v.run_audit([*algebraic, *arguments])
+        assert caught.value.code == 2
+    assert v.run_audit([*algebraic, str(tmp_path / "elsewhere" / "kept.cbor")])["checks"]
+
+
+def test_the_folder_of_a_store_is_no_run(tmp_path):
+    for name in ("chunks", "states"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "claim.cbor").write_bytes(b"")
+    with pytest.raises(SystemExit) as caught:
+        v.run_audit([str(tmp_path)])
+    assert caught.value.code == 2
+    (tmp_path / "manifest.json").write_bytes(b"")
+    assert v.run_audit([str(tmp_path)])["verdict"] != "verified"
 
 
 # --- leaves

@@ -178,7 +178,11 @@ class Player:
             classes = contest.disputes[below.id].classes
             value = next((value for value, found in classes.items() if found.mask & own), None)
             side = None if value is None else below.sides.get(compute_side_id(below.id, value))
-            if value is None or side is None or side.closes < 0:
+            if value is None or side is None:
+                continue
+            # Without rivals a side takes no sub-claims, but those of its own may be rivals still,
+            # lower down: what is asked of one there is answered.
+            if side.closes < 0 and (below.id, self._party) not in game.stands:
                 continue
             sub_claim = self._roots.get(below.id)
             sub_claim = sub_claim or self._find(below.id, partial(self._get_root, below))

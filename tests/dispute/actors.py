@@ -576,6 +576,19 @@ class Follower:
                 yield signed
 
 
+@dataclass
+class NoTerms:
+    """Makes no sub-claims of terms, and so falls when their windows end."""
+
+    player: Player
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        for signed in self.player.moves(game):
+            scope = game.sides.get(signed.about)
+            if scope is None or game.contests[scope].level != "terms":
+                yield signed
+
+
 # --- the casts
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.dispute.actors import NoTerms
 from tests.dispute.crowd import Paced
 from tests.vectors.generate_games import (
     BONDS,
@@ -34,19 +35,6 @@ from vtrain.dispute.players import Player
 from vtrain.dispute.state import Contest, Dispute, Game
 from vtrain.wire.claim import Claim
 from vtrain.wire.dispute import SignedMove
-
-
-@dataclass
-class WithoutTerms:
-    """A liar who makes no sub-claims of terms, and so falls when their windows end."""
-
-    player: Player
-
-    def moves(self, game: Game) -> Iterator[SignedMove]:
-        for move in self.player.moves(game):
-            contest = game.sides.get(move.about)
-            if contest is None or game.contests[contest].level != "terms":
-                yield move
 
 
 class Dogged(Player):
@@ -112,7 +100,7 @@ def test_an_honest_player_answers_where_its_side_has_no_rival_left() -> None:
         Delayed(Dogged(friend, FOURTH), liar.log().root),
         Paced(solver, SOLVER, "stalls"),
         Player(make_truth(), OTHER),
-        WithoutTerms(Player(liar, THIRD)),
+        NoTerms(Player(liar, THIRD)),
     )
     game = table.game
     truth = make_truth().log().root

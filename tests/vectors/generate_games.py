@@ -21,7 +21,7 @@ import onnx
 from blake3 import blake3
 from onnx import helper, numpy_helper
 
-from tests.dispute.actors import Hijacker, Only, Quiet
+from tests.dispute.actors import Hijacker, NoTerms, Only, Quiet
 from tests.dispute.arena import Actor, Sleeper, make_key
 from tests.dispute.claims import Patched, bump
 from tests.dispute.crowd import Paced
@@ -742,19 +742,7 @@ def moot_terms(table: Table) -> None:
 
 @game("No sub-claim of terms.")
 def silent_terms_window(table: Table) -> None:
-    lie = make_sum_lie(4, 3)
-
-    @dataclass
-    class NoTerms:
-        player: Player
-
-        def moves(self, game: Game) -> Iterable[SignedMove]:
-            for signed in self.player.moves(game):
-                scope = game.sides.get(signed.about)
-                if scope is None or game.contests[scope].level != "terms":
-                    yield signed
-
-    play(table, Player(make_truth(), SOLVER), NoTerms(Player(lie, OTHER)))
+    play(table, Player(make_truth(), SOLVER), NoTerms(Player(make_sum_lie(4, 3), OTHER)))
 
 
 @game("Nobody opens the leaf: both fall at one time, and nobody stands.")
